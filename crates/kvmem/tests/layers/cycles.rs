@@ -1,4 +1,4 @@
-//! Inside a crate no module uses itself through others.
+//! Inside a crate no module uses itself through others, and no layer one above it.
 //!
 //! At each level of the file tree the files and folders beside each other form no cycle: a reader
 //! can order them so that each needs only those before it. A re-export uses nothing, so a path
@@ -431,16 +431,59 @@ pub(super) fn faults(sources: &[(ModulePath, String)], fronts_are_lists: bool) -
     faults
 }
 
-/// Returns the cycles in a made-up layer of the files `(path, source)`.
+/// Lists the uses of other top modules that `layers` does not allow: each has a name, and the
+/// names that it may use. Tests in files of their own, and `cfg(test)`, use what they need.
+pub(super) fn upward(sources: &[(ModulePath, String)], layers: &[(&str, &[&str])]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (path, module) in Tree::of(sources).0.iter().filter(|(path, _)| !path.is_empty()) {
+        let Some((own, others)) = layers.iter().find(|(layer, _)| *layer == path[0]) else {
+            faults.push(format!("`{}` has no place among the layers", path[0]));
+            continue;
+        };
+        let used =
+            module.uses.iter().chain(module.exports.values()).filter_map(|path| path.first());
+        let wrong = used.filter(|name| name != own && !others.contains(&name.as_str()));
+        faults.extend(
+            wrong
+                .collect::<BTreeSet<_>>()
+                .into_iter()
+                .map(|name| format!("`{}` uses `{name}`", path.join("::"))),
+        );
+    }
+    faults
+}
+
+/// Makes the sources of made-up files `(path, source)`.
+fn sources(files: &[(&str, &str)]) -> Vec<(ModulePath, String)> {
+    let names =
+        |path: &str| path.split("::").filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    files.iter().map(|(path, source)| (names(path), (*source).to_owned())).collect()
+}
+
+/// Returns the cycles in a made-up layer.
 fn cycles_of(files: &[(&str, &str)]) -> Vec<String> {
-    let sources: Vec<(ModulePath, String)> = files
-        .iter()
-        .map(|(path, source)| {
-            let names = path.split("::").filter(|name| !name.is_empty()).map(str::to_owned);
-            (names.collect(), (*source).to_owned())
-        })
-        .collect();
-    Tree::of(&sources).cycles().into_iter().flat_map(|(_, parts)| parts).collect()
+    Tree::of(&sources(files)).cycles().into_iter().flat_map(|(_, parts)| parts).collect()
+}
+
+#[test]
+fn every_upward_path_is_found_and_no_other() {
+    let layers: [(&str, &[&str]); 2] = [("sync", &[]), ("offset", &["sync"])];
+    for (source, count) in [
+        ("use crate::{sync::Mutex, slab::{self, Cache}};", 1),
+        ("use super::super::{sync, slab as s};", 1),
+        ("pub use super::super::slab::Cache;", 1),
+        ("use super::{heap, super::slab};", 1),
+        ("fn f(cache: &crate::slab::Cache) { assert_eq!(1, $crate::pool::trim()); }", 2),
+        ("mod inner { use super::super::super::slab::*; }", 1),
+        ("#[cfg(test)] mod tests { use crate::slab; }", 0),
+        ("use crate::offset::heap::Heap; use super::{bins::{self, Hole}}; use slab::Slab;", 0),
+        ("pub(crate) fn f() {} pub(in crate::slab) struct S(pub(super) u8);", 0),
+        ("//! use crate::slab;\n/* crate::pool */ fn f() -> &'static str { \"crate::slab\" }", 0),
+    ] {
+        let found = upward(&sources(&[("offset::core", source)]), &layers);
+        assert_eq!(found.len(), count, "{source}: {found:?}");
+    }
+    assert_eq!(upward(&sources(&[("misc", "")]), &layers).len(), 1, "it has no place");
 }
 
 #[test]
