@@ -3,6 +3,7 @@
 mod auto;
 mod background;
 mod batch;
+mod contract;
 mod cuda;
 pub(crate) mod fake;
 pub(crate) mod fixed;

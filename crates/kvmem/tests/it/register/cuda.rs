@@ -2,8 +2,6 @@
 //! is a GPU.
 
 use std::path::Path;
-use std::ptr::NonNull;
-use std::time::Duration;
 
 use kvmem::arena::{Errno, PageSize, Region};
 use kvmem::register::cuda::{Cuda, Gpu, HostFlags};
@@ -12,6 +10,7 @@ use kvmem::register::{
     RegistrarError, RegistrationSet, plan,
 };
 
+use super::contract::{self, Backend, PAGE, contract, memory};
 use crate::standin::StandIn;
 
 fn stand_in() -> StandIn {
@@ -27,26 +26,94 @@ fn gpu(library: &StandIn, ordinal: u32) -> Gpu {
     load(library).expect("compiled just now").open(ordinal).expect("there are two")
 }
 
-const PAGE: usize = 4096;
+impl Backend for Cuda {
+    type Device = Gpu;
+    const SOURCE: &'static str = "cuda";
+    const NAME: &'static str = "cuda";
+    const INSTALL: &'static str = "--gpus all";
+    const FUNCTIONS: &'static [&'static str] = &[
+        "cuInit",
+        "cuDeviceGetCount",
+        "cuDeviceGet",
+        "cuDeviceGetName",
+        "cuDevicePrimaryCtxRetain",
+        "cuCtxPushCurrent_v2",
+        "cuCtxPopCurrent_v2",
+        "cuMemHostUnregister",
+        "cuMemHostGetDevicePointer_v2",
+    ];
+    // Popping a context reports earlier errors.
+    const CALLS: &'static [(&'static str, u64)] = &[
+        ("cuDeviceGetCount", u64::MAX),
+        ("cuDeviceGet", u64::MAX),
+        ("cuDeviceGetName", u64::MAX),
+        ("cuDevicePrimaryCtxRetain", u64::MAX),
+        ("cuCtxPushCurrent_v2", 6),
+        ("cuCtxPopCurrent_v2", 0),
+        ("cuMemHostRegister_v2", u64::MAX),
+        ("cuMemHostGetDevicePointer_v2", u64::MAX),
+        ("cuMemHostUnregister", 2),
+        ("cuDevicePrimaryCtxRelease_v2", 0),
+    ];
+    const ERRORS: &'static [(i32, &'static str)] = &[(999, "(999)")];
+    const DEREGISTER: &'static str = "cuMemHostUnregister";
+    const LOGS: [&'static [&'static str]; 2] = [
+        &[
+            "cuInit",
+            "cuDeviceGetCount",
+            "cuDeviceGet",
+            "cuDeviceGetName",
+            "cuDevicePrimaryCtxRetain",
+        ],
+        &[
+            "cuCtxPushCurrent_v2",
+            "cuMemHostUnregister",
+            "cuCtxPopCurrent_v2",
+            "cuDevicePrimaryCtxRelease_v2",
+        ],
+    ];
+    const RETAINED: &'static [(&'static str, u64)] =
+        &[("live_ranges", 1), ("retained", 2), ("released", 1), ("pushed", 0)];
 
-/// Returns sixteen pages that live as long as the process.
-fn memory(page: usize) -> NonNull<u8> {
-    static MEMORY: [u8; 16 * PAGE] = [0; 16 * PAGE];
-    NonNull::from(&MEMORY[page * PAGE..][..PAGE]).cast()
+    unsafe fn load(path: &Path) -> Result<Cuda, NotAvailable> {
+        // SAFETY: the caller's promise.
+        unsafe { Cuda::load_from(path) }
+    }
+
+    fn open(&self, number: usize) -> Result<Gpu, NotAvailable> {
+        self.open(number as u32)
+    }
+
+    fn live_keys(gpu: &Gpu) -> u64 {
+        gpu.live_keys()
+    }
+
+    fn assert_no_objects(library: &StandIn) {
+        for what in ["live_ranges", "pushed", "misuse"] {
+            assert_eq!(library.get(what), 0, "{what}");
+        }
+        assert_eq!((library.get("retained"), depth(library)), (library.get("released"), 0));
+    }
 }
+
+contract!(
+    Cuda:
+    a_failure_of_any_call_leaks_nothing
+    keys_that_are_not_live_are_not_passed_on
+    a_key_that_cannot_be_deregistered_keeps_its_device
+    objects_are_freed_in_reverse_order
+    a_library_that_lacks_a_function_is_not_available
+    a_file_that_is_no_library_is_not_available
+    eight_threads_share_a_device
+);
 
 /// Registers `pages` pages from `page` on.
 fn register(gpu: &Gpu, page: usize, pages: usize) -> Result<Key, RegistrarError> {
-    assert!(page + pages <= 16);
-    // SAFETY: the memory is never unmapped, and no device writes to it.
-    unsafe { gpu.register(memory(page), pages * PAGE) }
+    contract::register(gpu, page, pages * PAGE)
 }
 
 fn assert_no_objects(library: &StandIn) {
-    for what in ["live_ranges", "pushed", "misuse"] {
-        assert_eq!(library.get(what), 0, "{what}");
-    }
-    assert_eq!(library.get("retained"), library.get("released"));
+    Cuda::assert_no_objects(library);
 }
 
 /// Returns the number of contexts on this thread's stack.
@@ -274,46 +341,19 @@ fn errors_without_names_have_numbers() {
 }
 
 #[test]
-fn a_library_that_lacks_a_function_is_not_available() {
-    for missing in [
-        "cuInit",
-        "cuDeviceGetCount",
-        "cuDeviceGet",
-        "cuDeviceGetName",
-        "cuDevicePrimaryCtxRetain",
-        "cuCtxPushCurrent_v2",
-        "cuCtxPopCurrent_v2",
-        "cuMemHostUnregister",
-        "cuMemHostGetDevicePointer_v2",
+fn one_of_two_names_of_a_function_suffices() {
+    for names in [
+        ["cuMemHostRegister_v2", "cuMemHostRegister"],
+        ["cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxRelease"],
     ] {
-        let library = StandIn::new("cuda", &[missing]);
-        let error = load(&library).expect_err("a function is missing");
-        assert_eq!(error.backend, "cuda");
-        assert!(error.reason.contains(&format!("has no function {missing}:")), "{error}");
-        assert_eq!(library.calls("cuInit"), 0, "the driver was not started");
+        let error = load(&StandIn::new("cuda", &names)).expect_err("both are missing");
+        assert!(error.reason.contains(&format!("{}:", names[1])), "{error}");
     }
-    // Of two names of a function, one suffices.
-    let library = StandIn::new("cuda", &["cuMemHostRegister_v2", "cuMemHostRegister"]);
-    assert!(load(&library).expect_err("both are missing").reason.contains("cuMemHostRegister:"));
-    let library =
-        StandIn::new("cuda", &["cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxRelease"]);
-    assert!(
-        load(&library).expect_err("both are missing").reason.contains("cuDevicePrimaryCtxRelease:")
-    );
 }
 
 #[test]
-fn missing_library_driver_and_gpu_are_distinguished() {
+fn missing_driver_and_gpu_are_distinguished() {
     let library = stand_in();
-    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-    for path in [text.as_path(), Path::new("/nonexistent/libcuda.so.1"), Path::new("/dev/null")] {
-        // SAFETY: none of them is a library.
-        let error = unsafe { Cuda::load_from(path) }.expect_err("no library");
-        assert!(
-            error.reason.starts_with("no library: ") && error.remedy.contains("--gpus all"),
-            "{error}"
-        );
-    }
     for (number, reason, remedy) in [
         (999, "no driver: cuInit: CUDA_ERROR_UNKNOWN (999)", "kernel module"),
         (803, "no driver: cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)", "different versions"),
@@ -398,152 +438,6 @@ fn failures_say_what_to_do() {
         );
         assert!(error.to_string().contains(remedy), "{error}");
     }
-}
-
-#[test]
-fn a_failure_of_any_call_leaks_nothing() {
-    let library = stand_in();
-    let cuda = load(&library).expect("compiled just now");
-    let scenario = || -> Result<(), String> {
-        let text = |error: NotAvailable| error.to_string();
-        let gpus = [cuda.open(0).map_err(text)?, cuda.open(1).map_err(text)?];
-        let mut keys = Vec::new();
-        for (page, gpu) in gpus.iter().cycle().take(4).enumerate() {
-            keys.push((gpu, register(gpu, page, 1).map_err(|error| error.to_string())?));
-        }
-        for (gpu, key) in keys.drain(..2) {
-            gpu.deregister(key).map_err(|error| error.to_string())?;
-        }
-        // Dropping the GPUs deregisters the other two.
-        Ok(())
-    };
-    // Whether a failure must be reported. Popping a context reports earlier errors, and
-    // deregistering on drop is retried.
-    for (call, told_until) in [
-        ("cuDeviceGetCount", u64::MAX),
-        ("cuDeviceGet", u64::MAX),
-        ("cuDeviceGetName", u64::MAX),
-        ("cuDevicePrimaryCtxRetain", u64::MAX),
-        ("cuCtxPushCurrent_v2", 6),
-        ("cuCtxPopCurrent_v2", 0),
-        ("cuMemHostRegister_v2", u64::MAX),
-        ("cuMemHostGetDevicePointer_v2", u64::MAX),
-        ("cuMemHostUnregister", 2),
-        ("cuDevicePrimaryCtxRelease_v2", 0),
-    ] {
-        for nth in 1.. {
-            let before = library.calls(call);
-            library.fail(call, nth, 1, 999);
-            let result = scenario();
-            let due = library.calls(call) - before >= nth;
-            library.fail(call, 1, 0, 0);
-            assert_no_objects(&library);
-            assert_eq!(depth(&library), 0);
-            assert_eq!(result.is_err(), due && nth <= told_until, "{call} {nth}: {result:?}");
-            if let Err(error) = result {
-                assert!(error.contains(&format!("{call}: ")) && error.contains("(999)"), "{error}");
-            }
-            if !due {
-                assert!(nth > 2, "{call}");
-                break;
-            }
-        }
-    }
-}
-
-#[test]
-fn a_key_that_cannot_be_unregistered_keeps_its_context() {
-    let library = stand_in();
-    let gpu = gpu(&library, 0);
-    let key = register(&gpu, 0, 1).expect("a key");
-    library.fail("cuMemHostUnregister", 1, 1, 999);
-    assert_eq!(gpu.deregister(key).expect_err("an injected fault").errno, Errno::EIO);
-    assert_eq!(gpu.live_keys(), 1, "the key is live");
-    library.fail("cuMemHostUnregister", 1, u64::MAX, 999);
-    drop(gpu);
-    assert_eq!(
-        ["live_ranges", "retained", "released", "pushed"].map(|what| library.get(what)),
-        [1, 1, 0, 0]
-    );
-}
-
-#[test]
-fn objects_are_released_in_reverse_order() {
-    let library = stand_in();
-    let cuda = load(&library).expect("compiled just now");
-    let gpu = cuda.open(1).expect("there are two");
-    register(&gpu, 0, 1).expect("a key");
-    drop(cuda);
-    let log = library.log();
-    let made = [
-        "cuInit",
-        "cuDeviceGetCount",
-        "cuDeviceGet",
-        "cuDeviceGetName",
-        "cuDevicePrimaryCtxRetain",
-    ];
-    assert_eq!(log[..5], made);
-    let (push, pop) = ("cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2");
-    assert_eq!(log[5..], [push, "cuMemHostRegister_v2", "cuMemHostGetDevicePointer_v2", pop]);
-    drop(gpu);
-    assert_eq!(library.log(), [push, "cuMemHostUnregister", pop, "cuDevicePrimaryCtxRelease_v2"]);
-    assert_no_objects(&library);
-    // The driver stays loaded once it is started.
-    let path = library.path().to_owned();
-    drop(library);
-    let maps = std::fs::read_to_string("/proc/self/maps").expect("our own maps");
-    assert!(maps.contains(path.to_str().expect("a plain path")));
-}
-
-#[test]
-fn keys_that_are_not_live_are_not_passed_on() {
-    let library = stand_in();
-    let [gpu, other] = [0, 1].map(|ordinal| gpu(&library, ordinal));
-    let key = register(&gpu, 0, 1).expect("a key");
-    let foreign = register(&other, 1, 1).expect("a key");
-    gpu.deregister(key).expect("the key is live");
-    let calls = library.calls("cuMemHostUnregister");
-    let never = Key { handle: memory(2).addr().get() as u64, lkey: 0, rkey: None };
-    for wrong in [key, foreign, never, Key { handle: 0, lkey: 0, rkey: None }] {
-        let error = gpu.deregister(wrong).expect_err("not live");
-        assert_eq!((error.call.as_ref(), error.errno), ("cuMemHostUnregister", Errno::ENOENT));
-    }
-    assert_eq!(library.calls("cuMemHostUnregister"), calls, "the driver was not called");
-    drop((gpu, other));
-    assert_no_objects(&library);
-}
-
-#[test]
-fn eight_threads_share_a_gpu() {
-    let library = stand_in();
-    library.latency(Duration::from_micros(300));
-    let gpu = gpu(&library, 0);
-    library.set("meet", 2);
-    std::thread::scope(|scope| {
-        for thread in 0..8 {
-            let (gpu, library) = (&gpu, &library);
-            scope.spawn(move || {
-                for _ in 0..20 {
-                    let keys = [0, 1]
-                        .map(|page| register(gpu, 2 * thread + page, 1).expect("its own pages"));
-                    for key in keys {
-                        gpu.deregister(key).expect("the key is live");
-                        gpu.deregister(key).expect_err("it is gone");
-                    }
-                    assert_eq!(depth(library), 0);
-                }
-            });
-        }
-    });
-    assert!(library.get("max_waiting") >= 2, "calls are concurrent");
-    let key = register(&gpu, 0, 1).expect("a key");
-    let won = std::thread::scope(|scope| {
-        let all: Vec<_> = (0..8).map(|_| scope.spawn(|| gpu.deregister(key).is_ok())).collect();
-        all.into_iter().map(|thread| thread.join().expect("no panic")).filter(|won| *won).count()
-    });
-    assert_eq!((won, gpu.live_keys()), (1, 0));
-    drop(gpu);
-    assert_no_objects(&library);
 }
 
 #[test]

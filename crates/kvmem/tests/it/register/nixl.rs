@@ -14,6 +14,7 @@ use kvmem::register::{
     Key, Limits, NotAvailable, Policy, RegisterError, Registrar, RegistrarError, RegistrationSet,
 };
 
+use super::contract::{Backend, PAGE, contract, memory};
 use crate::standin::StandIn;
 
 fn stand_in() -> StandIn {
@@ -29,30 +30,112 @@ fn agent(library: &StandIn) -> Agent {
     load(library).open("UCX").expect("the default backend")
 }
 
-static MEMORY: [u8; 64 << 10] = [0; 64 << 10];
+impl Backend for Nixl {
+    type Device = Agent;
+    const SOURCE: &'static str = "nixl";
+    const NAME: &'static str = "nixl";
+    const INSTALL: &'static str = "pip install --no-deps nixl-cu12";
+    // The others are looked up in the same way; `tests/alone` makes every lookup fail.
+    const FUNCTIONS: &'static [&'static str] = &[
+        "nixl_capi_create_agent",
+        "nixl_capi_destroy_reg_dlist",
+        "nixl_capi_deregister_mem",
+        "nixl_capi_get_local_md",
+    ];
+    const CALLS: &'static [(&'static str, u64)] = &[
+        ("nixl_capi_create_agent", u64::MAX),
+        ("nixl_capi_get_plugin_params", u64::MAX),
+        ("nixl_capi_mem_list_size", u64::MAX),
+        ("nixl_capi_mem_list_get", u64::MAX),
+        ("nixl_capi_params_add", u64::MAX),
+        ("nixl_capi_create_backend", u64::MAX),
+        ("nixl_capi_create_opt_args", u64::MAX),
+        ("nixl_capi_opt_args_add_backend", u64::MAX),
+        ("nixl_capi_create_reg_dlist", 6),
+        ("nixl_capi_reg_dlist_add_desc", 6),
+        ("nixl_capi_register_mem", u64::MAX),
+        ("nixl_capi_deregister_mem", 2),
+        ("nixl_capi_get_local_md", u64::MAX),
+    ];
+    const ERRORS: &'static [(i32, &'static str)] =
+        &[(-2, "NIXL_CAPI_ERROR_BACKEND"), (-4, "NIXL_CAPI_ERROR_EXCEPTION")];
+    const DEREGISTER: &'static str = "nixl_capi_deregister_mem";
+    const LOGS: [&'static [&'static str]; 2] = [
+        &[
+            "nixl_capi_create_agent",
+            "nixl_capi_get_plugin_params",
+            "nixl_capi_mem_list_size",
+            "nixl_capi_mem_list_get",
+            "nixl_capi_mem_list_get",
+            "nixl_capi_params_add",
+            "nixl_capi_create_backend",
+            "nixl_capi_create_opt_args",
+            "nixl_capi_opt_args_add_backend",
+            "nixl_capi_destroy_mem_list",
+            "nixl_capi_destroy_params",
+        ],
+        &[
+            "nixl_capi_create_reg_dlist",
+            "nixl_capi_reg_dlist_add_desc",
+            "nixl_capi_deregister_mem",
+            "nixl_capi_destroy_reg_dlist",
+            "nixl_capi_destroy_opt_args",
+            "nixl_capi_destroy_backend",
+            "nixl_capi_destroy_agent",
+        ],
+    ];
+    const RETAINED: &'static [(&'static str, u64)] =
+        &[("live_ranges", 1), ("live_objects", 3), ("misuse", 0)];
 
-/// Returns memory that lives as long as the process, from an offset on.
-fn memory(at: usize) -> NonNull<u8> {
-    NonNull::from(&MEMORY[at..]).cast()
+    unsafe fn load(path: &Path) -> Result<Nixl, NotAvailable> {
+        // SAFETY: the caller's promise.
+        unsafe { Nixl::load_from(path) }
+    }
+
+    fn open(&self, number: usize) -> Result<Agent, NotAvailable> {
+        self.agent(["one", "other"][number]).parameter("k", "v").open()
+    }
+
+    fn live_keys(agent: &Agent) -> u64 {
+        agent.live_keys()
+    }
+
+    fn assert_no_objects(library: &StandIn) {
+        for what in ["live_ranges", "live_objects", "live_blobs", "misuse"] {
+            assert_eq!(library.get(what), 0, "{what}");
+        }
+    }
+
+    fn use_more(agent: &Agent) -> Result<(), RegistrarError> {
+        metadata(agent).map(drop)
+    }
 }
+
+contract!(
+    Nixl:
+    a_failure_of_any_call_leaks_nothing
+    keys_that_are_not_live_are_not_passed_on
+    a_key_that_cannot_be_deregistered_keeps_its_device
+    objects_are_freed_in_reverse_order
+    a_library_that_lacks_a_function_is_not_available
+    a_file_that_is_no_library_is_not_available
+);
 
 /// Registers memory of the process.
 fn register(agent: &Agent, at: usize, len: usize) -> Result<Key, RegistrarError> {
-    assert!(at + len <= MEMORY.len());
-    // SAFETY: the memory is never unmapped, and nothing writes to it.
-    unsafe { agent.register(memory(at), len) }
+    assert!(at + len <= 16 * PAGE);
+    // SAFETY: within memory that is never unmapped, and nothing writes to it.
+    unsafe { agent.register(memory(0).add(at), len) }
+}
+
+fn assert_no_objects(library: &StandIn) {
+    Nixl::assert_no_objects(library);
 }
 
 /// Returns the metadata for peers.
 fn metadata(agent: &Agent) -> Result<Vec<u8>, RegistrarError> {
     // SAFETY: there are no peers.
     unsafe { agent.metadata() }
-}
-
-fn assert_no_objects(library: &StandIn) {
-    for what in ["live_ranges", "live_objects", "live_blobs", "misuse"] {
-        assert_eq!(library.get(what), 0, "{what}");
-    }
 }
 
 /// Returns a string of the stand-in.
@@ -72,7 +155,7 @@ fn an_agent_gives_keys_that_are_its_descriptors() {
     assert_eq!((agent.name(), agent.backend()), ("nixl:UCX", "UCX"));
     assert_eq!(agent.limits(), Limits::none("nixl:UCX"));
     let key = register(&agent, 4096, 8192).expect("a key");
-    let at = memory(4096).addr().get() as u64;
+    let at = memory(1).addr().get() as u64;
     assert_eq!(key, Key { handle: at, lkey: 8192, rkey: None });
     assert_eq!((library.get("last_device"), library.get("last_length")), (0, 8192));
     assert_eq!((agent.live_keys(), library.get("live_ranges")), (1, 1));
@@ -175,95 +258,13 @@ fn a_range_has_one_key() {
     assert_no_objects(&library);
 }
 
-#[test]
-fn keys_that_are_not_live_are_not_passed_on() {
-    let library = stand_in();
-    let [one, other] = [agent(&library), agent(&library)];
-    let key = register(&one, 0, 64).expect("a key");
-    let foreign = register(&other, 128, 64).expect("a key");
-    let calls = library.calls("nixl_capi_deregister_mem");
-    let forged =
-        [Key { lkey: 63, ..key }, Key { rkey: Some(0), ..key }, Key { handle: 0, ..key }, foreign];
-    for wrong in forged {
-        let error = one.deregister(wrong).expect_err("not live");
-        assert_eq!(error.errno, Errno::ENOENT);
-        assert!(error.to_string().contains("deregister a key once"), "{error}");
-    }
-    assert_eq!(library.calls("nixl_capi_deregister_mem"), calls, "the library was not called");
-    // The default implementation: one after the other, each with its own result.
-    let answers = one.deregister_all(&[foreign, key, key]);
-    assert_eq!(answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true, false]);
-}
-
-/// The functions that can fail between creating an agent and deregistering a key.
-const CALLS: [&str; 13] = [
-    "nixl_capi_create_agent",
-    "nixl_capi_get_plugin_params",
-    "nixl_capi_mem_list_size",
-    "nixl_capi_mem_list_get",
-    "nixl_capi_params_add",
-    "nixl_capi_create_backend",
-    "nixl_capi_create_opt_args",
-    "nixl_capi_opt_args_add_backend",
-    "nixl_capi_create_reg_dlist",
-    "nixl_capi_reg_dlist_add_desc",
-    "nixl_capi_register_mem",
-    "nixl_capi_deregister_mem",
-    "nixl_capi_get_local_md",
-];
-
 /// The stand-in's number for a call that succeeds and creates nothing.
 const NOTHING: i32 = 1000;
 
 #[test]
-fn a_failure_of_any_call_leaks_nothing() {
+fn a_call_that_creates_nothing_is_a_failure() {
     let library = stand_in();
     let nixl = load(&library);
-    let scenario = || -> Result<(), String> {
-        let unavailable = |error: NotAvailable| error.to_string();
-        let error = |error: RegistrarError| error.to_string();
-        let agents = [
-            nixl.agent("one").parameter("k", "v").open().map_err(unavailable)?,
-            nixl.agent("other").parameter("k", "v").open().map_err(unavailable)?,
-        ];
-        let mut keys = Vec::new();
-        for (at, agent) in agents.iter().cycle().take(4).enumerate() {
-            keys.push((agent, register(agent, at * 4096, 4096).map_err(error)?));
-        }
-        for (agent, key) in keys.drain(..2) {
-            metadata(agent).map_err(error)?;
-            agent.deregister(key).map_err(error)?;
-        }
-        // Dropping the agents deregisters the other two.
-        Ok(())
-    };
-    scenario().expect("no fault yet");
-    for call in CALLS {
-        for (status, word) in [(-2, "NIXL_CAPI_ERROR_BACKEND"), (-4, "NIXL_CAPI_ERROR_EXCEPTION")] {
-            let mut failures = 0;
-            for nth in 1.. {
-                let before = library.calls(call);
-                library.fail(call, nth, 1, status);
-                let result = scenario();
-                let due = library.calls(call) - before >= nth;
-                library.fail(call, 1, 0, 0);
-                assert_no_objects(&library);
-                match result {
-                    Err(error) => {
-                        assert!(due && error.contains(call) && error.contains(word), "{error}");
-                        failures += 1;
-                    }
-                    // Dropping an agent retries the remaining keys.
-                    Ok(()) if due && nth > 2 && deregisters_on_drop(call) => {}
-                    Ok(()) => {
-                        assert!(!due, "{call} failed without an error");
-                        break;
-                    }
-                }
-            }
-            assert!(failures >= 2, "{call}");
-        }
-    }
     for call in [
         "nixl_capi_create_agent",
         "nixl_capi_get_plugin_params",
@@ -273,83 +274,34 @@ fn a_failure_of_any_call_leaks_nothing() {
         "nixl_capi_get_local_md",
     ] {
         library.fail(call, 1, 1, NOTHING);
-        let error = scenario().expect_err("no object was created");
-        assert!(
-            error.contains(call) && error.contains("success, but no object was created"),
-            "{error}"
-        );
+        let text = match nixl.open("UCX") {
+            Err(error) => error.to_string(),
+            Ok(agent) => {
+                let key = register(&agent, 0, 1).and_then(|_| metadata(&agent));
+                key.expect_err("no object was created").to_string()
+            }
+        };
+        let said = text.contains(call) && text.contains("success, but no object was created");
+        assert!(said, "{text}");
         assert_no_objects(&library);
     }
 }
 
-/// Returns whether dropping an agent calls this function to deregister the remaining keys.
-fn deregisters_on_drop(call: &str) -> bool {
-    ["nixl_capi_deregister_mem", "nixl_capi_create_reg_dlist", "nixl_capi_reg_dlist_add_desc"]
-        .contains(&call)
-}
-
 #[test]
-fn a_key_that_cannot_be_deregistered_keeps_its_agent() {
+fn a_failed_deregistration_says_why() {
     let library = stand_in();
     let agent = agent(&library);
-    let keys = [1, 2].map(|len| register(&agent, 0, len).expect("two keys"));
+    let key = register(&agent, 0, 1).expect("a key");
     for (status, errno, word) in [
         (-2, Errno::EIO, "standard error"),
         (-10, Errno::EBUSY, "transfers still use it"),
         (-6, Errno::ENOENT, "other code has deregistered it"),
     ] {
         library.fail("nixl_capi_deregister_mem", 1, 1, status);
-        let error = agent.deregister(keys[0]).expect_err("an injected fault");
-        assert_eq!((error.call.as_ref(), error.errno), ("nixl_capi_deregister_mem", errno));
+        let error = agent.deregister(key).expect_err("an injected fault");
+        assert_eq!(error.errno, errno);
         assert!(error.remedy.contains(word), "{error}");
-        assert_eq!(agent.live_keys(), 2, "the key is live");
     }
-    agent.deregister(keys[0]).expect("no fault any more");
-    library.fail("nixl_capi_deregister_mem", 1, u64::MAX, -2);
-    library.log();
-    drop(agent);
-    let log = library.log();
-    assert_eq!(
-        log.iter().filter(|call| *call == "nixl_capi_deregister_mem").count(),
-        3,
-        "three attempts"
-    );
-    assert!(!log.iter().any(|call| call.starts_with("nixl_capi_destroy_agent")), "{log:?}");
-    // Agent, backend and arguments; the lists of descriptors are destroyed.
-    assert_eq!(
-        (library.get("live_ranges"), library.get("live_objects"), library.get("misuse")),
-        (1, 3, 0)
-    );
-}
-
-#[test]
-fn objects_are_destroyed_in_reverse_order() {
-    let library = stand_in();
-    let nixl = load(&library);
-    let agent = nixl.open("UCX").expect("an agent");
-    // The handle of the library may be dropped earlier.
-    drop(nixl);
-    let made = library.log();
-    let order = ["create_agent", "create_backend", "create_opt_args"].map(|call| {
-        made.iter()
-            .position(|made| *made == format!("nixl_capi_{call}"))
-            .unwrap_or_else(|| panic!("{made:?}"))
-    });
-    assert!(order.is_sorted(), "{made:?}");
-    register(&agent, 0, 1).expect("a key");
-    library.log();
-    drop(agent);
-    let gone = library.log();
-    let expected = [
-        "deregister_mem",
-        "destroy_reg_dlist",
-        "destroy_opt_args",
-        "destroy_backend",
-        "destroy_agent",
-    ];
-    let expected = expected.map(|call| format!("nixl_capi_{call}"));
-    assert_eq!(gone[gone.len() - expected.len()..], expected);
-    assert_no_objects(&library);
 }
 
 #[test]
@@ -486,33 +438,10 @@ fn backends_are_listed_and_unusable_ones_are_distinguished() {
 }
 
 #[test]
-fn a_library_that_lacks_a_function_is_not_available() {
-    // The others are looked up in the same way; `tests/alone` makes every lookup fail.
-    for missing in ["create_agent", "destroy_reg_dlist", "deregister_mem", "get_local_md"] {
-        let missing = format!("nixl_capi_{missing}");
-        let library = StandIn::new("nixl", &[&missing]);
-        // SAFETY: the library is not used.
-        let error = unsafe { Nixl::load_from(library.path()) }.expect_err("a function is missing");
-        assert_eq!(error.backend, "nixl");
-        assert!(error.reason.contains(&format!("has no function {missing}:")), "{error}");
-    }
+fn a_library_before_1_0_is_not_available() {
     // A macro of this name adds the function that identifies old libraries.
     let library = StandIn::new("nixl", &["OLD"]);
     // SAFETY: the library is not used.
     let error = unsafe { Nixl::load_from(library.path()) }.expect_err("another ABI");
     assert!(error.reason.contains("a NIXL before 1.0"), "{error}");
-}
-
-#[test]
-fn a_file_that_is_no_library_is_not_available() {
-    for path in [
-        "/nonexistent/libnixl_capi.so",
-        "/dev/null",
-        concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
-    ] {
-        // SAFETY: none of them is a library.
-        let error = unsafe { Nixl::load_from(Path::new(path)) }.expect_err("no library");
-        assert!(error.reason.starts_with("no library: ") && error.reason.contains(path), "{error}");
-        assert!(error.to_string().contains("pip install --no-deps nixl-cu12"), "{error}");
-    }
 }

@@ -5,44 +5,104 @@ use std::ffi::{c_int, c_void};
 use std::fs;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::time::Duration;
 
 use kvmem::arena::Errno;
 use kvmem::register::verbs::{Access, Nic, Verbs};
 use kvmem::register::{Key, NotAvailable, RegisterLimit, Registrar, RegistrarError};
 
+use super::contract::{self, Backend, contract, is_loaded};
 use crate::standin::StandIn;
+
+impl Backend for Verbs {
+    type Device = Nic;
+    const SOURCE: &'static str = "ibverbs";
+    const NAME: &'static str = "verbs";
+    const INSTALL: &'static str = "libibverbs1";
+    const FUNCTIONS: &'static [&'static str] = &[
+        "ibv_get_device_list",
+        "ibv_free_device_list",
+        "ibv_get_device_name",
+        "ibv_open_device",
+        "ibv_close_device",
+        "ibv_query_device",
+        "ibv_alloc_pd",
+        "ibv_dealloc_pd",
+        "ibv_reg_mr",
+        "ibv_dereg_mr",
+    ];
+    const CALLS: &'static [(&'static str, u64)] = &[
+        ("ibv_get_device_list", u64::MAX),
+        ("ibv_open_device", u64::MAX),
+        ("ibv_query_device", u64::MAX),
+        ("ibv_alloc_pd", u64::MAX),
+        ("ibv_reg_mr", u64::MAX),
+        ("ibv_dereg_mr", 2),
+    ];
+    const ERRORS: &'static [(i32, &'static str)] =
+        &[(libc::ENOMEM, "ENOMEM"), (libc::EIO, "EIO"), (libc::EACCES, "EACCES")];
+    const DEREGISTER: &'static str = "ibv_dereg_mr";
+    const LOGS: [&'static [&'static str]; 2] = [
+        &[
+            "ibv_get_device_list",
+            "ibv_open_device",
+            "ibv_alloc_pd",
+            "ibv_query_device",
+            "ibv_free_device_list",
+        ],
+        &["ibv_dereg_mr", "ibv_dealloc_pd", "ibv_close_device"],
+    ];
+    const RETAINED: &'static [(&'static str, u64)] =
+        &[("live_regions", 1), ("live_domains", 1), ("live_contexts", 1), ("misuse", 0)];
+
+    unsafe fn load(path: &Path) -> Result<Verbs, NotAvailable> {
+        // SAFETY: the caller's promise.
+        unsafe { Verbs::load_from(path) }
+    }
+
+    fn open(&self, number: usize) -> Result<Nic, NotAvailable> {
+        self.open(["mlx5_0", "mlx5_1"][number])
+    }
+
+    fn live_keys(nic: &Nic) -> u64 {
+        nic.live_keys()
+    }
+
+    fn assert_no_objects(library: &StandIn) {
+        for what in ["live_regions", "live_domains", "live_contexts", "live_lists", "misuse"] {
+            assert_eq!(library.get(what), 0, "{what}");
+        }
+    }
+}
+
+contract!(
+    Verbs:
+    a_failure_of_any_call_leaks_nothing
+    keys_that_are_not_live_are_not_passed_on
+    a_key_that_cannot_be_deregistered_keeps_its_device
+    objects_are_freed_in_reverse_order
+    a_library_that_lacks_a_function_is_not_available
+    a_file_that_is_no_library_is_not_available
+    eight_threads_share_a_device
+);
+
+fn load(library: &StandIn) -> Verbs {
+    Verbs::loaded(library)
+}
 
 fn stand_in() -> StandIn {
     StandIn::new("ibverbs", &[])
 }
 
-fn load(library: &StandIn) -> Verbs {
-    // SAFETY: the stand-in has the types of the header.
-    unsafe { Verbs::load_from(library.path()) }.expect("compiled just now")
+fn register(nic: &Nic, len: usize) -> Result<Key, RegistrarError> {
+    contract::register(nic, 0, len)
+}
+
+fn assert_no_objects(library: &StandIn) {
+    Verbs::assert_no_objects(library);
 }
 
 fn nic(library: &StandIn) -> Nic {
     load(library).open("mlx5_0").expect("the first device")
-}
-
-/// Returns memory that lives as long as the process.
-fn memory() -> NonNull<u8> {
-    static MEMORY: [u8; 64 << 10] = [0; 64 << 10];
-    NonNull::from(&MEMORY).cast()
-}
-
-/// Registers memory of the process.
-fn register(nic: &Nic, len: usize) -> Result<Key, RegistrarError> {
-    assert!(len <= 64 << 10);
-    // SAFETY: the memory is never unmapped, and no device writes to it.
-    unsafe { nic.register(memory(), len) }
-}
-
-fn assert_no_objects(library: &StandIn) {
-    for what in ["live_regions", "live_domains", "live_contexts", "live_lists", "misuse"] {
-        assert_eq!(library.get(what), 0, "{what}");
-    }
 }
 
 #[test]
@@ -158,89 +218,6 @@ fn relaxed_ordering_is_omitted_if_the_library_does_not_support_it() {
     assert_eq!((library.get_at("access", 0), library.calls("ibv_reg_mr")), (7, 1));
 }
 
-/// The functions that can fail.
-const CALLS: [&str; 6] = [
-    "ibv_get_device_list",
-    "ibv_open_device",
-    "ibv_query_device",
-    "ibv_alloc_pd",
-    "ibv_reg_mr",
-    "ibv_dereg_mr",
-];
-
-#[test]
-fn a_failure_of_any_call_leaks_nothing() {
-    let library = stand_in();
-    let verbs = load(&library);
-    let scenario = || -> Result<(), String> {
-        let to_text = |error: NotAvailable| error.to_string();
-        let nics = [verbs.open("mlx5_0").map_err(to_text)?, verbs.open("mlx5_1").map_err(to_text)?];
-        let mut keys = Vec::new();
-        for nic in nics.iter().cycle().take(4) {
-            keys.push((nic, register(nic, 4096).map_err(|error| error.to_string())?));
-        }
-        for (nic, key) in keys.drain(..2) {
-            nic.deregister(key).map_err(|error| error.to_string())?;
-        }
-        // Dropping the cards deregisters the other two.
-        Ok(())
-    };
-    for call in CALLS {
-        for errno in [Errno::ENOMEM, Errno::EIO, Errno::EACCES] {
-            let mut failures = 0;
-            for nth in 1.. {
-                let before = library.calls(call);
-                library.fail(call, nth, 1, errno.number());
-                let result = scenario();
-                let due = library.calls(call) - before >= nth;
-                library.fail(call, 1, 0, 0);
-                assert_no_objects(&library);
-                match result {
-                    Err(error) => {
-                        assert!(
-                            due && error.contains(call) && error.contains(errno.name().unwrap()),
-                            "{error}"
-                        );
-                        failures += 1;
-                    }
-                    // Dropping a card retries the remaining keys.
-                    Ok(()) if call == "ibv_dereg_mr" && due => {}
-                    Ok(()) => {
-                        assert!(!due, "{call} failed without an error");
-                        break;
-                    }
-                }
-            }
-            assert!(failures >= 2, "{call}");
-        }
-    }
-}
-
-#[test]
-fn a_key_that_cannot_be_deregistered_keeps_its_domain() {
-    let library = stand_in();
-    let nic = nic(&library);
-    let keys = [1, 2].map(|len| register(&nic, len).expect("two keys"));
-    library.fail("ibv_dereg_mr", 1, 1, Errno::EBUSY.number());
-    let error = nic.deregister(keys[0]).expect_err("busy");
-    assert_eq!((error.call.as_ref(), error.errno), ("ibv_dereg_mr", Errno::EBUSY));
-    assert_eq!(nic.live_keys(), 2, "the key is live");
-    nic.deregister(keys[0]).expect("no fault any more");
-    register(&nic, 3).expect("another");
-    library.fail("ibv_dereg_mr", 1, u64::MAX, Errno::EIO.number());
-    library.log();
-    drop(nic);
-    assert_eq!(library.log(), ["ibv_dereg_mr"; 6], "three attempts each");
-    assert_eq!(
-        ["live_regions", "live_domains", "live_contexts", "misuse"].map(|what| library.get(what)),
-        [2, 1, 1, 0]
-    );
-    // The library stays loaded for them, too.
-    let path = library.path().to_owned();
-    drop(library);
-    assert!(is_loaded(&path));
-}
-
 #[test]
 fn a_domain_that_cannot_be_freed_keeps_its_device() {
     let library = stand_in();
@@ -270,38 +247,6 @@ fn every_form_of_an_error_number_is_understood() {
 }
 
 #[test]
-fn objects_are_freed_in_reverse_order() {
-    let library = stand_in();
-    let verbs = load(&library);
-    let nic = verbs.open("mlx5_0").expect("a device");
-    for _ in 0..3 {
-        register(&nic, 1).expect("a key");
-    }
-    let log = library.log();
-    let open = [
-        "ibv_get_device_list",
-        "ibv_open_device",
-        "ibv_alloc_pd",
-        "ibv_query_device",
-        "ibv_free_device_list",
-    ];
-    assert_eq!(log[..5], open);
-    // The handle of the library may be dropped earlier.
-    drop(verbs);
-    drop(nic);
-    let log = library.log();
-    assert_eq!(log[..3], ["ibv_dereg_mr"; 3]);
-    assert_eq!(log[3..], ["ibv_dealloc_pd", "ibv_close_device"]);
-    assert_no_objects(&library);
-}
-
-/// Returns whether a file is mapped into this process, even if it was removed.
-fn is_loaded(path: &Path) -> bool {
-    let maps = fs::read_to_string("/proc/self/maps").expect("our own maps");
-    maps.contains(path.to_str().expect("a plain path"))
-}
-
-#[test]
 fn the_library_is_unloaded_after_its_last_object() {
     let library = stand_in();
     let path = library.path().to_owned();
@@ -311,83 +256,12 @@ fn the_library_is_unloaded_after_its_last_object() {
     drop((library, verbs));
     assert!(is_loaded(&path));
     nic.deregister(key).expect("the key is live");
-    drop(nic);
-    assert!(!is_loaded(&path));
-}
-
-#[test]
-fn keys_that_are_not_live_are_not_passed_on() {
-    let library = stand_in();
-    let verbs = load(&library);
-    let [nic, other] = ["mlx5_0", "mlx5_1"].map(|name| verbs.open(name).expect("a device"));
-    let key = register(&nic, 1).expect("a key");
-    let foreign = register(&other, 1).expect("a key");
-    nic.deregister(key).expect("the key is live");
-    let calls = library.calls("ibv_dereg_mr");
-    let never = Key { handle: 0, lkey: 0, rkey: None };
-    let forged =
-        [Key { rkey: None, ..foreign }, Key { lkey: 0, ..foreign }, Key { handle: 8, ..foreign }];
-    for wrong in [key, foreign, never, Key { handle: u64::MAX, ..key }] {
-        let error = nic.deregister(wrong).expect_err("not live");
-        assert_eq!((error.call.as_ref(), error.errno), ("ibv_dereg_mr", Errno::ENOENT));
-        assert!(error.to_string().contains("deregister a key once"), "{error}");
-    }
-    for wrong in forged {
-        other.deregister(wrong).expect_err("not live");
-    }
-    assert_eq!(library.calls("ibv_dereg_mr"), calls, "the library was not called");
     // A stale key whose address is reused does not deregister the new one.
     let again = register(&nic, 1).expect("a key");
-    nic.deregister(key).expect_err("old");
+    nic.deregister(key).expect_err("deregistered before");
     nic.deregister(again).expect("the key is live");
-    other.deregister(foreign).expect("the key is live");
-    drop((nic, other, verbs));
-    assert_no_objects(&library);
-}
-
-#[test]
-fn a_library_that_lacks_a_function_is_not_available() {
-    for missing in [
-        "ibv_get_device_list",
-        "ibv_free_device_list",
-        "ibv_get_device_name",
-        "ibv_open_device",
-        "ibv_close_device",
-        "ibv_query_device",
-        "ibv_alloc_pd",
-        "ibv_dealloc_pd",
-        "ibv_reg_mr",
-        "ibv_dereg_mr",
-    ] {
-        let library = StandIn::new("ibverbs", &[missing]);
-        // SAFETY: the library is not used.
-        let error = unsafe { Verbs::load_from(library.path()) }.expect_err("a function is missing");
-        assert_eq!(error.backend, "verbs");
-        assert!(error.reason.contains(&format!("has no function {missing}:")), "{error}");
-        let path = library.path().to_owned();
-        drop(library);
-        assert!(!is_loaded(&path), "unloaded after the failure");
-    }
-}
-
-#[test]
-fn a_file_that_is_no_library_is_not_available() {
-    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-    let nul = Path::new("a\0b");
-    for path in [
-        text.as_path(),
-        Path::new("/nonexistent/libibverbs.so.1"),
-        Path::new("/"),
-        Path::new("/dev/null"),
-        nul,
-    ] {
-        // SAFETY: none of them is a library.
-        let error = unsafe { Verbs::load_from(path) }.expect_err("no library");
-        assert!(error.reason.starts_with("no library: "), "{error}");
-        // The loader's message names the file, unless the name is invalid.
-        assert!(path == nul || error.reason.contains(path.to_str().expect("plain")), "{error}");
-        assert!(error.to_string().contains("libibverbs1"), "{error}");
-    }
+    drop(nic);
+    assert!(!is_loaded(&path));
 }
 
 #[test]
@@ -503,45 +377,6 @@ fn a_foreign_domain_can_be_used() {
         );
         library.function::<unsafe extern "C" fn(*mut c_void) -> c_int>("ibv_close_device")(context);
     }
-    assert_no_objects(&library);
-}
-
-#[test]
-fn eight_threads_share_a_card() {
-    let library = stand_in();
-    library.latency(Duration::from_micros(300));
-    let nic = nic(&library);
-    library.set("meet", 2);
-    std::thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| {
-                for round in 0..20 {
-                    let keys = [1, 2, 3].map(|len| register(&nic, len).expect("a key"));
-                    for key in keys {
-                        nic.deregister(key).expect("the key is live");
-                        // Another thread may have got the same address meanwhile, but not the same
-                        // key.
-                        nic.deregister(key).expect_err("it is deregistered");
-                    }
-                    assert!(nic.live_keys() <= 24, "{round}");
-                }
-            });
-        }
-    });
-    assert!(library.get("max_waiting") >= 2, "calls are concurrent");
-    assert_eq!((nic.live_keys(), library.calls("ibv_dereg_mr")), (0, 8 * 20 * 3));
-    // A key that eight threads deregister is deregistered once.
-    let key = register(&nic, 1).expect("a key");
-    let successes = std::thread::scope(|scope| {
-        let all: Vec<_> = (0..8).map(|_| scope.spawn(|| nic.deregister(key).is_ok())).collect();
-        all.into_iter()
-            .filter(|_| true)
-            .map(|thread| thread.join().expect("no panic"))
-            .filter(|won| *won)
-            .count()
-    });
-    assert_eq!(successes, 1);
-    drop(nic);
     assert_no_objects(&library);
 }
 
