@@ -6,8 +6,9 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use super::child::{again, role};
 use super::limits::{Group, join};
-use super::{MIB, alone, role};
+use super::{MIB, alone};
 use kvmem::arena::{
     ArenaError, Call, Ladder, Limit, PageSize, Populate, ProgressOptions, Region, RegionBuilder,
 };
@@ -20,18 +21,8 @@ const PROCESSES: usize = 6;
 
 /// Prepares the same test in a separate process.
 fn start(test: &str, role: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("our own path"));
-    command.args([
-        &format!("concurrent_population::{test}"),
-        "--exact",
-        "--nocapture",
-        "--test-threads=1",
-    ]);
-    command
-        .env("KVMEM_TEST_ROLE", role)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    let mut command = again(&format!("concurrent_population::{test}"), role);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 

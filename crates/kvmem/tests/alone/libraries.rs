@@ -2,11 +2,11 @@
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
 use std::ptr::NonNull;
 
+use super::child::{again, passes, role};
 use super::standin::StandIn;
-use super::{alone, descriptors, role};
+use super::{alone, descriptors};
 use kvmem::arena::{Call, Errno};
 use kvmem::fault;
 use kvmem::register::cuda::Cuda;
@@ -109,9 +109,7 @@ fn a_failing_loader_is_an_error_and_leaks_nothing() {
 
 /// Runs a test again in a child process without `CAP_IPC_LOCK` that may lock `bytes` bytes.
 fn passes_with_memlock(test: &str, bytes: u64) {
-    let mut command = Command::new(std::env::current_exe().expect("our own path"));
-    command.args([&format!("libraries::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
-    command.env("KVMEM_TEST_ROLE", bytes.to_string());
+    let mut command = again(&format!("libraries::{test}"), &bytes.to_string());
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
     let limit_it = move || {
         // CAP_IPC_LOCK. The call fails in a process without capabilities, which does not have this
@@ -124,13 +122,7 @@ fn passes_with_memlock(test: &str, bytes: u64) {
         }
     };
     // SAFETY: only two system calls are made between fork and exec.
-    let output = unsafe { command.pre_exec(limit_it) }.output().expect("a child");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && text.contains("1 passed"),
-        "{text} {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    passes(unsafe { command.pre_exec(limit_it) });
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use super::{MIB, again, alone, role};
+use super::child::{self, again, role};
+use super::{MIB, alone};
 use kvmem::arena::{
     ArenaError, Backing, Call, Ladder, Limit, PageSize, Populate, ProgressOptions, Region,
     RegionBuilder,
@@ -19,23 +20,19 @@ fn backing(shared: bool) -> Backing {
     if shared { Backing::Shared } else { Backing::Private }
 }
 
-fn set_limit(resource: libc::__rlimit_resource_t, bytes: u64) {
-    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+/// Sets the limit of this process, up to its hard limit.
+pub(super) fn set_limit(resource: libc::__rlimit_resource_t, most: u64) {
+    // SAFETY: a structure of plain numbers.
+    let mut limit = unsafe { std::mem::zeroed::<libc::rlimit>() };
+    // SAFETY: the output has the type that the call fills.
+    assert_eq!(unsafe { libc::getrlimit(resource, &mut limit) }, 0);
+    limit.rlim_cur = most;
     // SAFETY: the call reads a structure.
     assert_eq!(unsafe { libc::setrlimit(resource, &limit) }, 0);
 }
 
 fn passes(test: &str, role: &str) {
-    let output = again(&format!("limits::{test}"), role);
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "{:?}: {text} {}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-    assert!(text.contains("1 passed"), "{text}");
+    child::passes(&mut again(&format!("limits::{test}"), role));
 }
 
 #[test]
@@ -187,7 +184,9 @@ fn a_small_memory_cgroup() {
             let path = group.0.to_str().expect("a plain path");
             passes(test, path);
             // Without the arena the kernel kills the process, so the limit is effective.
-            let killed = again(&format!("limits::{test}"), &format!("touch {path}"));
+            let killed = again(&format!("limits::{test}"), &format!("touch {path}"))
+                .output()
+                .expect("a child");
             use std::os::unix::process::ExitStatusExt;
             assert_eq!(killed.status.signal(), Some(libc::SIGKILL), "{killed:?}");
         }

@@ -3,9 +3,10 @@
 //! Every test takes [`alone`] first, so the tests run one after the other, whatever the harness
 //! does.
 
-use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+#[path = "../it/child.rs"]
+mod child;
 mod concurrent_population;
 mod faults;
 #[path = "../it/register/fixed.rs"]
@@ -27,18 +28,6 @@ const MIB: usize = 1 << 20;
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Runs a test of this file again in a separate process that plays the role `role`.
-fn again(test: &str, role: &str) -> Output {
-    let mut command = Command::new(std::env::current_exe().expect("our own path"));
-    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env("KVMEM_TEST_ROLE", role);
-    command.output().expect("a child")
-}
-
-/// Returns the role of this process, if [`again`] started it.
-fn role() -> Option<String> {
-    std::env::var("KVMEM_TEST_ROLE").ok()
 }
 
 /// Returns the mappings of this process, except those that change by themselves: heap, stacks, and

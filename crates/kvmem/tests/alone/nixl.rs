@@ -19,8 +19,9 @@ use kvmem::arena::{Errno, Ladder, PageSize, Region};
 use kvmem::register::nixl::{Agent, Nixl};
 use kvmem::register::{DeviceSpec, Key, Registrar, RegistrarError, RegistrationSet};
 
+use super::child::{again, as_role, passes, role};
 use super::standin::StandIn;
-use super::{MIB, alone, role};
+use super::{MIB, alone};
 
 /// The folder in the workspace into which `cargo xtask test` installs the engines' wheels.
 const VENV: &str = "target/engines";
@@ -55,9 +56,8 @@ fn real() -> Result<PathBuf, String> {
 /// Returns a command that runs a test of this file in its own process, with the library in the
 /// environment.
 fn child(test: &str, role: &str, library: &Path) -> Command {
-    let mut command = Command::new(env::current_exe().expect("our own path"));
-    command.args([&format!("nixl::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
-    command.env("KVMEM_TEST_ROLE", role).env(Nixl::ENVIRONMENT, library);
+    let mut command = again(&format!("nixl::{test}"), role);
+    command.env(Nixl::ENVIRONMENT, library);
     // NIXL looks for its settings there; these tests use none.
     command.env("HOME", env!("CARGO_TARGET_TMPDIR"));
     // Transfers stay on one host, whatever cards it has.
@@ -114,24 +114,12 @@ fn a_process_with_more_rights_than_its_user_loads_no_library_of_the_environment(
         mode(&program, 0o4711);
         let test = "a_process_with_more_rights_than_its_user_loads_no_library_of_the_environment";
         let mut command = Command::new(&program);
-        command.args([&format!("nixl::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
-        command.env("KVMEM_TEST_ROLE", "user").env(Nixl::ENVIRONMENT, &copied).uid(user).gid(user);
-        print!("{}", passes(command.current_dir("/")));
+        as_role(&mut command, &format!("nixl::{test}"), "user");
+        command.env(Nixl::ENVIRONMENT, &copied).uid(user).gid(user);
+        passes(command.current_dir("/"));
     } else {
         println!("skipped: only root gives a file to another user");
     }
-}
-
-fn passes(command: &mut Command) -> String {
-    let output = command.output().expect("a child");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let complaints = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success() && text.contains("1 passed"),
-        "{}: {text} {complaints}",
-        output.status
-    );
-    text
 }
 
 /// Returns resident memory of base pages, filled by `fill`.

@@ -8,7 +8,8 @@ use kvmem::arena::{
 };
 use kvmem::fault;
 
-use super::{MIB, again, alone, descriptors, maps, role};
+use super::child::{again, passes, role};
+use super::{MIB, alone, descriptors, maps};
 
 /// The process arena without a pool: a failed mapping is reported, and a failed unmapping can be
 /// repeated.
@@ -17,8 +18,7 @@ fn mappings_of_the_process_arena_may_fail() {
     let _alone = alone();
     // In a separate process, because threads of other tests make and remove mappings.
     if role().is_none() {
-        let child = again("process::mappings_of_the_process_arena_may_fail", "child");
-        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+        passes(&mut again("process::mappings_of_the_process_arena_may_fail", "child"));
         return;
     }
     let arena = ProcessArena::new(ArenaSettings::off()).expect("nothing is mapped for it");

@@ -2,18 +2,18 @@
 //! process.
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use kvmem::slab::{SlabAllocator, SlabSetupError};
 
-use super::{alone, role};
+use super::alone;
+use super::child::{again, role};
 
 /// Runs a test again with this setting and this role.
 fn child(test: &str, variable: &str, value: &str, role: &str) -> Output {
-    let mut command = Command::new(std::env::current_exe().expect("our own path"));
-    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+    let mut command = again(test, role);
     command.env_remove("KVMEM_SLAB").env_remove("G_SLICE").env(variable, value);
-    command.env("KVMEM_TEST_ROLE", role).output().expect("a child")
+    command.output().expect("a child")
 }
 
 /// Commits a misuse; prints the block's address first.

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::process::{Command, Stdio};
 
 use super::{MIB, base, ordinary, page};
+use crate::child;
 use kvmem::arena::{
     ArenaError, Backing, Call, Errno, Fallback, Numa, PageSize, Populate, ProgressOptions,
     ReadOnlyRegion, Region,
@@ -13,14 +14,11 @@ use kvmem::arena::{
 
 /// Runs the test again in another process, as a child.
 fn again(test: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("the path of this test"));
-    command.args([&format!("arena::shared::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
-    command.env("KVMEM_TEST_CHILD", test);
-    command
+    child::again(&format!("arena::shared::{test}"), test)
 }
 
 fn is_child(test: &str) -> bool {
-    std::env::var("KVMEM_TEST_CHILD").is_ok_and(|child| child == test)
+    child::role().is_some_and(|child| child == test)
 }
 
 #[test]

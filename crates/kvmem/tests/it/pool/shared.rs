@@ -8,26 +8,21 @@ use kvmem::arena::{ArenaError, Backing};
 use kvmem::pool::{Access, AttachedPool, BlockRef, Pool, PoolError};
 
 use super::{MIB, small};
+use crate::child;
 
 const LEN: usize = 100_000;
 
 /// Returns a command that runs a test again in its own process, with a descriptor as its input.
 fn again(test: &str, fd: OwnedFd, words: &[u64]) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("our own path"));
-    command.args([&format!("pool::shared::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
+    let mut command = child::again(&format!("pool::shared::{test}"), test);
     let words: Vec<String> = words.iter().map(u64::to_string).collect();
-    command
-        .env("KVMEM_TEST_CHILD", test)
-        .env("KVMEM_TEST_WORDS", words.join(" "))
-        .stdin(Stdio::from(fd));
+    command.env("KVMEM_TEST_WORDS", words.join(" ")).stdin(Stdio::from(fd));
     command
 }
 
 /// Returns the descriptor and the block that the parent passed, if this process is the child.
-fn child(test: &str) -> Option<(OwnedFd, BlockRef)> {
-    if std::env::var("KVMEM_TEST_CHILD").ok()? != test {
-        return None;
-    }
+fn passed_to(test: &str) -> Option<(OwnedFd, BlockRef)> {
+    child::role().filter(|child| child == test)?;
     let words = std::env::var("KVMEM_TEST_WORDS").ok()?;
     let bits: Vec<u64> = words.split(' ').map(|word| word.parse().expect("a number")).collect();
     let fd = std::io::stdin().as_fd().try_clone_to_owned().expect("a descriptor");
@@ -47,7 +42,7 @@ fn wait_for(child: &mut Child, word: &str) -> String {
 #[test]
 fn a_second_process_reads_and_writes() {
     let test = "a_second_process_reads_and_writes";
-    if let Some((fd, block)) = child(test) {
+    if let Some((fd, block)) = passed_to(test) {
         let pool = AttachedPool::attach(fd, Access::ReadWrite).expect("the parent's pool");
         // SAFETY: the parent only waits meanwhile.
         let bytes = unsafe { pool.bytes_mut(block) }.expect("its block");
@@ -73,7 +68,7 @@ fn a_second_process_reads_and_writes() {
 #[test]
 fn a_read_only_process_cannot_write() {
     let test = "a_read_only_process_cannot_write";
-    if let Some((fd, block)) = child(test) {
+    if let Some((fd, block)) = passed_to(test) {
         let error = AttachedPool::attach(fd.try_clone().expect("a descriptor"), Access::ReadWrite)
             .unwrap_err();
         assert!(
@@ -192,7 +187,7 @@ fn a_process_of_another_user_cannot_open_it_for_writing() {
 #[test]
 fn the_pool_goes_on_when_the_other_is_killed() {
     let test = "the_pool_goes_on_when_the_other_is_killed";
-    if let Some((fd, block)) = child(test) {
+    if let Some((fd, block)) = passed_to(test) {
         let pool = AttachedPool::attach(fd, Access::ReadWrite).expect("the parent's pool");
         // SAFETY: the parent only waits meanwhile.
         unsafe { pool.bytes_mut(block) }.expect("its block").fill(9);
@@ -218,7 +213,7 @@ fn the_pool_goes_on_when_the_other_is_killed() {
 #[test]
 fn the_other_goes_on_when_the_pool_is_killed() {
     let test = "the_other_goes_on_when_the_pool_is_killed";
-    if std::env::var("KVMEM_TEST_CHILD").is_ok_and(|child| child == test) {
+    if child::role().is_some_and(|child| child == test) {
         let pool = shared();
         let mut block = pool.allocate(LEN).expect("room");
         block.bytes_mut().fill(5);

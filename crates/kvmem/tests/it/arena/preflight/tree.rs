@@ -1,32 +1,21 @@
 //! *Tree*: the files of a simulated machine, in a folder that is removed when the tree is dropped.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
 
 use kvmem::arena::preflight::{FileSystemSpace, Machine, Rlimit, System};
+use tempfile::TempDir;
 
 pub(super) struct Tree {
-    root: PathBuf,
+    root: TempDir,
     pub(super) system: System,
-}
-
-impl Drop for Tree {
-    fn drop(&mut self) {
-        // A leftover folder is harmless, because it is in the build folder.
-        let _ = fs::remove_dir_all(&self.root);
-    }
 }
 
 impl Tree {
     /// Makes a machine without files, whose system calls report nothing.
     pub(super) fn empty() -> Tree {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        // Relaxed: the numbers only have to be distinct.
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("preflight-{}-{number}", std::process::id());
-        let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        fs::create_dir_all(&root).expect("a folder for the test");
+        let root =
+            tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder for the test");
         Tree { root, system: System::unknown() }
     }
 
@@ -71,12 +60,12 @@ impl Tree {
     }
 
     pub(super) fn machine(&self) -> Machine {
-        Machine::new(&self.root, self.system.clone())
+        Machine::new(self.root.path(), self.system.clone())
     }
 
     /// Writes a file, replacing any previous one.
     pub(super) fn file(&mut self, path: &str, text: impl AsRef<[u8]>) -> &mut Tree {
-        let place = self.root.join(path);
+        let place = self.root.path().join(path);
         self.without(path);
         fs::create_dir_all(place.parent().expect("a folder above")).expect("a folder");
         fs::write(place, text).expect("a file");
@@ -85,13 +74,13 @@ impl Tree {
 
     /// Makes a folder.
     pub(super) fn folder(&mut self, path: &str) -> &mut Tree {
-        fs::create_dir_all(self.root.join(path)).expect("a folder");
+        fs::create_dir_all(self.root.path().join(path)).expect("a folder");
         self
     }
 
     /// Makes a symbolic link.
     pub(super) fn link(&mut self, path: &str, target: &str) -> &mut Tree {
-        let place = self.root.join(path);
+        let place = self.root.path().join(path);
         fs::create_dir_all(place.parent().expect("a folder above")).expect("a folder");
         std::os::unix::fs::symlink(target, place).expect("a link");
         self
@@ -116,11 +105,11 @@ impl Tree {
 
     /// Returns the folder of the files.
     pub(super) fn root(&self) -> &Path {
-        &self.root
+        self.root.path()
     }
 
     pub(super) fn without(&mut self, path: &str) -> &mut Tree {
-        let place = self.root.join(path);
+        let place = self.root.path().join(path);
         if place.is_dir() {
             fs::remove_dir_all(place).expect("a removable folder");
         } else if place.exists() {
@@ -132,7 +121,7 @@ impl Tree {
     /// Replaces a file with a folder, which not even root can read.
     pub(super) fn unreadable(&mut self, path: &str) -> &mut Tree {
         self.without(path);
-        fs::create_dir_all(self.root.join(path)).expect("a folder");
+        fs::create_dir_all(self.root.path().join(path)).expect("a folder");
         self
     }
 
@@ -203,7 +192,7 @@ impl Tree {
     fn folders(&mut self, mount: &str, folders: &[(&str, &[(&str, &str)])]) -> &mut Tree {
         for (folder, files) in folders {
             let folder = format!("{mount}{}", folder.trim_end_matches('/'));
-            fs::create_dir_all(self.root.join(&folder)).expect("a folder");
+            fs::create_dir_all(self.root.path().join(&folder)).expect("a folder");
             for (file, text) in *files {
                 self.file(&format!("{folder}/{file}"), format!("{text}\n"));
             }
@@ -213,7 +202,7 @@ impl Tree {
 
     /// Replaces the line of a file that begins with `key`.
     pub(super) fn line(&mut self, path: &str, key: &str, line: &str) -> &mut Tree {
-        let text = fs::read_to_string(self.root.join(path)).expect("a file");
+        let text = fs::read_to_string(self.root.path().join(path)).expect("a file");
         assert!(text.lines().any(|line| line.starts_with(key)), "no {key} in {path}");
         let lines = text.lines().map(|old| if old.starts_with(key) { line } else { old });
         let text = lines.collect::<Vec<_>>().join("\n") + "\n";
