@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,11 +32,21 @@ fn behind(
     blocks: u64,
     settings: impl FnOnce(WriteBehindBuilder) -> WriteBehindBuilder,
 ) -> (Arc<Below>, Arc<WriteBehind>, KvCache<u64>) {
+    behind_in(pool, 1, blocks, settings)
+}
+
+/// Returns such a cache of several shards.
+fn behind_in(
+    pool: &Pool,
+    shards: usize,
+    blocks: u64,
+    settings: impl FnOnce(WriteBehindBuilder) -> WriteBehindBuilder,
+) -> (Arc<Below>, Arc<WriteBehind>, KvCache<u64>) {
     let below = Arc::new(Below::default());
     let behind = settings(WriteBehind::builder(pool, below.clone())).build().unwrap();
     let behind = Arc::new(behind);
     let tier: Arc<dyn Tier> = Arc::clone(&behind) as _;
-    let cache = KvCache::builder(pool).shards(1).max_blocks(blocks).lower_tier(tier).build();
+    let cache = KvCache::builder(pool).shards(shards).max_blocks(blocks).lower_tier(tier).build();
     (below, behind, cache.unwrap())
 }
 
@@ -295,8 +305,9 @@ fn a_child_has_no_writers_and_its_calls_return() {
     assert_eq!(below.state().values.len(), 8);
 }
 
-/// Threads with keys of their own insert, remove, clear and look up above a tier that fails at
-/// times: a value that is found is the latest.
+/// Threads with keys of their own insert, remove and look up above a tier that fails at times: a
+/// value that is found is the latest. Of the others' keys they find no version older than one that
+/// was put or removed before.
 #[test]
 fn random_histories_find_the_latest_value_or_nothing() {
     for seed in 0..6 {
@@ -306,10 +317,11 @@ fn random_histories_find_the_latest_value_or_nothing() {
         let settings = |builder: WriteBehindBuilder| {
             builder.max_bytes(8 << 10).when_full(when_full).writers(1 + seed as usize % 3)
         };
-        let (below, behind, cache) = behind(&pool, 20, settings);
+        let (below, behind, cache) = behind_in(&pool, 1 + seed as usize % 2 * 3, 20, settings);
+        let changed: Vec<AtomicU64> = (0..300).map(|_| AtomicU64::new(0)).collect();
         thread::scope(|scope| {
             for thread in 0..3_u64 {
-                let (cache, below) = (&cache, &below);
+                let (cache, below, changed) = (&cache, &below, &changed);
                 scope.spawn(move || {
                     let mut random = Random::new(seed * 10 + thread);
                     let mut latest: HashMap<u64, u64> = HashMap::new();
@@ -320,10 +332,12 @@ fn random_histories_find_the_latest_value_or_nothing() {
                                 let removed = cache.remove(&key);
                                 assert!(removed.is_ok() || failing);
                                 latest.remove(&key);
+                                changed[key as usize].store(version, Ordering::SeqCst);
                             }
                             1..5 => {
                                 cache.insert(key, &value(key, version)).unwrap();
                                 latest.insert(key, version);
+                                changed[key as usize].store(version, Ordering::SeqCst);
                             }
                             5 if failing => {
                                 let mood = random.below(4);
@@ -333,6 +347,16 @@ fn random_histories_find_the_latest_value_or_nothing() {
                             }
                             5 => {
                                 cache.evict_to(cache.bytes() / 2);
+                            }
+                            6 => {
+                                let key = random.below(300);
+                                let known = changed[key as usize].load(Ordering::SeqCst);
+                                let found = get(cache, key).map(|bytes| {
+                                    let bits = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+                                    assert_eq!(bytes, value(key, bits as u32 as u64));
+                                    bits as u32 as u64
+                                });
+                                assert!(found.is_none_or(|found| found >= known), "{key}");
                             }
                             _ => {
                                 let found = get(cache, key);

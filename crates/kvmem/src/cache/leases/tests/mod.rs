@@ -55,84 +55,6 @@ fn fetched<K: Hash + Eq>(cache: &KvCache<K>, key: K, bytes: &[u8]) -> Reservatio
 }
 
 #[test]
-fn a_fetched_value_is_inserted_under_a_valid_lease() {
-    let pool = pool(64 << 10);
-    let cache = one_shard(&pool, |builder| builder);
-    let (mine, others) = (lease(&cache, &1), lease(&cache, &1));
-    assert!(is_valid(&cache, &mine) && is_valid(&cache, &others));
-    // Changes of other keys do not break it.
-    cache.insert(2, b"other").unwrap();
-    drop(cache.remove(&2));
-    let room = fetched(&cache, 1, b"fetched");
-    let late = fetched(&cache, 1, b"fetched, too");
-    let pinned = room.commit_fetched(mine).unwrap();
-    assert_eq!(pinned.bytes(), b"fetched");
-    // The first commit breaks the other leases; their commits return its value.
-    assert!(!is_valid(&cache, &others));
-    let superseded = late.commit_fetched(others).unwrap_err();
-    assert_eq!(superseded.unwrap().bytes(), b"fetched");
-    assert_eq!(cache.len(), 1, "neither the reservation nor the removed value counts");
-    assert!(matches!(cache.lease(&1), Leased::Present(pinned) if pinned.bytes() == b"fetched"));
-    let stats = cache.stats();
-    assert_eq!(
-        (stats.insertions, stats.replacements, stats.blocks, stats.hits, stats.misses),
-        (2, 0, 1, 0, 0)
-    );
-    assert_eq!((stats.superseded, stats.sink_failures), (1, 0));
-    cache.check().unwrap();
-}
-
-#[test]
-fn every_insertion_and_removal_breaks_a_lease() {
-    type Change = fn(&KvCache<u64>);
-    let changes: [(&str, Change, Option<&[u8]>); 8] = [
-        ("insert", |cache| cache.insert(1, b"new").unwrap(), Some(b"new")),
-        ("commit", |cache| drop(fetched(cache, 1, b"new").commit()), Some(b"new")),
-        ("remove", |cache| assert!(cache.remove_in_memory(&1).is_none()), None),
-        (
-            "remove_with",
-            |cache| assert_eq!(cache.remove_with(&1, || Ok::<_, ()>(())).unwrap().map(drop), None),
-            None,
-        ),
-        ("clear", KvCache::clear_in_memory, None),
-        ("clear_with", |cache| cache.clear_with(|| Ok::<_, ()>(())).unwrap(), None),
-        (
-            "insert and remove",
-            |cache| {
-                cache.insert(1, b"new").unwrap();
-                drop(cache.remove(&1));
-            },
-            None,
-        ),
-        (
-            "insert and evict",
-            |cache| {
-                cache.insert(1, b"new").unwrap();
-                cache.evict_to(7);
-            },
-            None,
-        ),
-    ];
-    for (what, change, left) in changes {
-        let pool = pool(64 << 10);
-        let cache = one_shard(&pool, |builder| builder);
-        let lease = lease(&cache, &1);
-        let room = fetched(&cache, 1, b"fetched");
-        change(&cache);
-        assert!(!is_valid(&cache, &lease), "{what}");
-        let superseded = room.commit_fetched(lease).unwrap_err();
-        assert_eq!(superseded.as_ref().map(Pinned::bytes), left, "{what}");
-        drop(superseded);
-        assert_eq!(cache.get(&1).as_ref().map(Pinned::bytes), left, "{what}");
-        // The next lease is valid again.
-        drop(cache.remove(&1));
-        let lease = self::lease(&cache, &1);
-        assert_eq!(fetched(&cache, 1, b"again").commit_fetched(lease).unwrap().bytes(), b"again");
-        cache.check().unwrap();
-    }
-}
-
-#[test]
 fn a_lease_keeps_the_cache() {
     let pool = pool(64 << 10);
     let cache = one_shard(&pool, |builder| builder);
@@ -190,40 +112,6 @@ fn with_sink<K: Hash + Eq + Send + Sync + 'static>(
     let cache = Arc::new(builder.build().unwrap());
     assert!(itself.set(Arc::downgrade(&cache)).is_ok());
     cache
-}
-
-#[test]
-fn a_value_in_the_sink_is_not_leased_and_learns_of_changes() {
-    type Seen = Vec<(u64, [bool; 3])>;
-    let seen: Arc<Mutex<Seen>> = Arc::default();
-    let told = Arc::clone(&seen);
-    let cache = with_sink(64 << 10, move |cache, pinned| {
-        let key = *pinned.key();
-        let busy = is_busy(cache, &key);
-        let before = pinned.is_superseded();
-        match key {
-            0 => {}
-            1 => cache.insert(1, b"n").unwrap(),
-            2 => drop(cache.remove(&2)),
-            3 => cache.clear_in_memory(),
-            // A change of another key.
-            _ => drop(cache.remove(&0)),
-        }
-        assert_eq!(is_busy(cache, &key), key != 1, "there is a value under 1");
-        told.lock().unwrap().push((key, [busy, before, pinned.is_superseded()]));
-        Ok(())
-    });
-    for key in 0..5 {
-        cache.insert(key, b"old").unwrap();
-        // Only one byte less: the value that the sink inserts may stay.
-        let bytes = cache.bytes() - 1;
-        cache.evict_to(bytes);
-        drop(cache.remove(&1));
-        assert!(!is_busy(&cache, &key), "it has arrived");
-    }
-    let all: Vec<_> = (0..5).map(|key| (key, [true, false, (1..4).contains(&key)])).collect();
-    assert_eq!(*seen.lock().unwrap(), all);
-    cache.check().unwrap();
 }
 
 #[test]
