@@ -118,7 +118,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         self
     }
 
-    /// Sets the function that allocates a block of the given length from the pool. Default:
+    /// Sets the function that allocates a block of a requested length from the pool. Default:
     /// [`Pool::allocate`]. Use it to align blocks, or to time or record requests.
     ///
     /// The cache calls it once for each attempt: when it fails for lack of space, the cache evicts
@@ -134,8 +134,8 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
 
     /// Sets the callback that gets each evicted value. Default: none, and the bytes are free at
     /// once. Values that are removed, replaced or cleared
-    /// are not passed on; but if there is no space beside the value that a key has already,
-    /// that value is evicted first. Not with a [lower tier](Self::lower_tier).
+    /// are not passed on; but if there is no space for both it and the value that a key has
+    /// already, that value is evicted first. Not with a [lower tier](Self::lower_tier).
     ///
     /// It runs in the thread that inserts or [evicts](KvCache::evict_to), under no lock of
     /// the cache, and may make calls that do not evict. It should refer to the cache by a

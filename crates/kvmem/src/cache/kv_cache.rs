@@ -144,7 +144,8 @@ impl<K: Hash + Eq> KvCache<K> {
     }
 
     /// Removes every value from memory alone, shard after shard. Values inserted into a shard after
-    /// its turn stay. Pins stay valid, and so do the values of the lower tier. O(blocks held).
+    /// its shard is reached stay. Pins stay valid, and so do the values of the lower tier. O(blocks
+    /// held).
     pub fn clear_in_memory(&self) {
         for shard in &self.inner.shards {
             let Some(mut state) = self.inner.state(shard) else { return };
@@ -199,8 +200,8 @@ impl<K> KvCache<K> {
 
     /// Returns whether this process is a forked child of the one that made the cache. The memory
     /// and the values stay with the parent. In the child, look-ups and removals find nothing, no
-    /// lease is given, insertions fail with [`Forked`](super::KvCacheError::Forked), and nothing is
-    /// evicted. [`len`](Self::len), [`bytes`](Self::bytes) and [`stats`](Self::stats) return the
+    /// lease is granted, insertions fail with [`Forked`](super::KvCacheError::Forked), and nothing
+    /// is evicted. [`len`](Self::len), [`bytes`](Self::bytes) and [`stats`](Self::stats) return the
     /// values at the time of the fork. No call waits for a lock that a thread of the parent held. A
     /// drop in the child frees nothing. O(1).
     ///

@@ -127,7 +127,7 @@ pub enum AllocError {
 }
 
 impl AllocError {
-    /// Returns the error of a batch of `n` ranges of `size` bytes, given that of one of them.
+    /// Returns the error of a batch of `n` ranges of `size` bytes, from that of one of them.
     #[cold]
     pub(crate) fn of_batch(self, size: u64, n: usize) -> Self {
         match self {
@@ -138,7 +138,7 @@ impl AllocError {
         }
     }
 
-    /// Returns the error of an aligned request of `requested` bytes, given that of the longer range
+    /// Returns the error of an aligned request of `requested` bytes, from that of the longer range
     /// out of which it would be cut.
     #[cold]
     pub(crate) fn of_aligned(self, requested: u64, align: u64) -> Self {

@@ -5,8 +5,8 @@ use crate::register::{RegistrationBuilder, RegistrationSet};
 
 impl Pool {
     /// Registers the memory of the pool, as long as it is now, with the registrars of `with`,
-    /// beside those that the pool was built with. Returns a set for each part of the pool; the
-    /// memory stays mapped until the sets are dropped.
+    /// in addition to those that the pool was built with. Returns a set for each part of the pool;
+    /// the memory stays mapped until the sets are dropped.
     ///
     /// [`Block::key`](super::Block::key) and [`devices`](Self::devices) do not know these
     /// registrars: the caller looks for keys in the sets. Parts by which the pool

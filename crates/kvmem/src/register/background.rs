@@ -19,7 +19,7 @@ use crate::trace::TraceContext;
 /// the end, every key is deregistered, those of the beginning included. A user of the beginning
 /// must therefore stop when [`wait`](Background::wait) returns an error, and drop this only while
 /// no device uses the keys.
-#[must_use = "dropping it gives everything back"]
+#[must_use = "dropping it deregisters everything"]
 pub struct Background {
     engine: Arc<Engine>,
     thread: Option<JoinHandle<Result<Vec<RegistrationSet>, RegisterError>>>,

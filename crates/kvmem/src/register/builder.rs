@@ -26,7 +26,7 @@ pub struct RegistrationBuilder {
 }
 
 impl RegistrationSet {
-    /// Returns a builder that registers regions with the registrars given to it.
+    /// Returns a builder that registers regions with the registrars that it receives.
     #[must_use = "nothing is registered before `register`"]
     pub fn builder() -> RegistrationBuilder {
         RegistrationBuilder::new()

@@ -71,7 +71,7 @@ impl RegistrationSet {
             });
             sets.collect()
         };
-        // SAFETY: `finish` gives the keys of each region to registrations, which hold the region.
+        // SAFETY: `finish` passes the keys of each region to registrations, which hold the region.
         unsafe { engine.run(finish) }
     }
 

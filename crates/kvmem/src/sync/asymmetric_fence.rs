@@ -2,7 +2,7 @@
 //!
 //! A frequent side makes the [light](light_fence) half, which only keeps the compiler from
 //! reordering. A rare side makes the [heavy](heavy_fence) half: the kernel runs a barrier on every
-//! thread. The checkers have no barriers on other threads. In a model both halves are ordinary
+//! thread. The checkers have no barriers on other threads. In a model both fences are ordinary
 //! fences and the heavy half never fails: otherwise the model would check only the fallback.
 
 use std::sync::atomic::compiler_fence;

@@ -78,7 +78,7 @@ pub(crate) fn map_anonymous(len: usize) -> Result<NonNull<u8>> {
 /// finds its page. With `None`, the kernel chooses the address.
 ///
 /// # Safety
-/// If an address is given, the caller owns everything that was mapped in the range, and no code
+/// If an address is passed, the caller owns everything that was mapped in the range, and no code
 /// uses it any more.
 pub(crate) unsafe fn map_huge(
     at: Option<NonNull<u8>>,
@@ -107,7 +107,7 @@ pub(crate) unsafe fn map_huge(
 /// `None`, the kernel chooses the address.
 ///
 /// # Safety
-/// If an address is given, the caller owns everything that was mapped in the range, and no code
+/// If an address is passed, the caller owns everything that was mapped in the range, and no code
 /// uses it any more.
 pub(crate) unsafe fn map_file(
     at: Option<NonNull<u8>>,
@@ -202,7 +202,7 @@ pub(crate) fn has_populate_write() -> bool {
 }
 
 /// Makes the page of `at` resident and writable without changing a byte, on any kernel. The kernel
-/// itself adds 0 to the word atomically, so concurrent writes are not lost. An unavailable page is
+/// itself adds 0 to the word atomically, so concurrent writes stay. An unavailable page is
 /// an error here, not a signal.
 ///
 /// Source: `futex(2)`, `FUTEX_WAKE_OP`: the kernel applies the operation to the second address even

@@ -27,7 +27,7 @@ fn mask(nodes: &[u32]) -> [u64; WORDS] {
 pub(crate) fn bind(at: NonNull<u8>, len: usize, mode: i32, nodes: &[u32]) -> Result<()> {
     gate(Call::Bind)?;
     let mask = mask(nodes);
-    // The kernel reads one bit fewer than the given number.
+    // The kernel reads one bit fewer than the passed number.
     // SAFETY: the mask has as many bits as the call says; no byte of the range is changed.
     let returned = unsafe {
         libc::syscall(libc::SYS_mbind, at.as_ptr(), len, mode, mask.as_ptr(), WORDS * 64 + 1, 0)
@@ -86,7 +86,7 @@ pub(crate) fn cpu_here() -> u32 {
 pub(crate) fn nodes_of(pages: &[NonNull<u8>]) -> Result<Vec<i32>> {
     gate(Call::NodesOf)?;
     let mut nodes = vec![-libc::ENOENT; pages.len()];
-    // SAFETY: both arrays have the given length; without target nodes the kernel moves no page.
+    // SAFETY: both arrays have this length; without target nodes the kernel moves no page.
     let returned = unsafe {
         libc::syscall(
             libc::SYS_move_pages,

@@ -101,7 +101,7 @@ unsafe fn register<T>(
 pub(crate) fn ring_table(ring: BorrowedFd<'_>, slots: u32) -> Result<()> {
     gate(Call::RingTable)?;
     let table = Register { slots, flags: SPARSE, reserved: 0, data: 0, tags: 0 };
-    // SAFETY: the operation reads a `struct io_uring_rsrc_register` of the given size, which names
+    // SAFETY: the operation reads a `struct io_uring_rsrc_register` of this size, which names
     // no memory.
     unsafe { register(ring, REGISTER_BUFFERS2, &table, size_of::<Register>()) }.map(drop)
 }
@@ -114,7 +114,7 @@ unsafe fn update(ring: BorrowedFd<'_>, first: u32, vectors: &[libc::iovec]) -> R
     let slots = u32::try_from(vectors.len()).map_err(|_| Errno::EINVAL)?;
     let data = vectors.as_ptr() as u64;
     let update = Update { first, reserved: 0, data, tags: 0, slots, reserved2: 0 };
-    // SAFETY: the operation reads a `struct io_uring_rsrc_update2` of the given size, which names
+    // SAFETY: the operation reads a `struct io_uring_rsrc_update2` of this size, which names
     // vectors and their number; the caller is responsible for the memory that they name.
     let done = unsafe { register(ring, REGISTER_BUFFERS_UPDATE, &update, size_of::<Update>()) }?;
     // The kernel stops at the first failure, and then returns the number of completed slots.
@@ -147,7 +147,7 @@ pub(crate) fn ring_empty(ring: BorrowedFd<'_>, slots: Range<u32>) -> Result<()> 
 
 /// Copies the buffer in slot `from` of `source`, which is pinned already, to slot `to` of `ring`,
 /// and extends a table that ends before `to`. Linux 6.13. Before the fix in Linux 6.18, the buffers
-/// in the slots after `to` are lost.
+/// in the slots after `to` are not copied.
 pub(crate) fn ring_clone(
     ring: BorrowedFd<'_>,
     source: BorrowedFd<'_>,

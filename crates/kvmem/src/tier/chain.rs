@@ -13,8 +13,8 @@ use super::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierState, 
 /// - *A value that is stored* goes to both. A store waits for the upper tier; the lower one
 ///   [takes](Tier::offer) what it has room for. What the upper tier evicts is therefore in the
 ///   lower one already, and costs neither a read nor a write then.
-/// - *A fetch* asks the upper tier, and the lower one for the rest. A value that the lower tier had
-///   is in memory then, and goes to the upper tier again when memory evicts it.
+/// - *A fetch* reads from the upper tier, and the rest from the lower one. A value that the lower
+///   tier had is in memory then, and goes to the upper tier again when memory evicts it.
 /// - *Removals* are made to both, whether or not one of them fails. A store fails if one of them
 ///   fails: that one may have an older value.
 pub struct Chain {
@@ -29,13 +29,13 @@ impl Chain {
         Chain { upper, lower }
     }
 
-    /// Returns the tier that is asked first.
+    /// Returns the tier that is read first.
     #[must_use]
     pub fn upper(&self) -> &Arc<dyn Tier> {
         &self.upper
     }
 
-    /// Returns the tier that is asked for the rest.
+    /// Returns the tier that is read for the rest.
     #[must_use]
     pub fn lower(&self) -> &Arc<dyn Tier> {
         &self.lower

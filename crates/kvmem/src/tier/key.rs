@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// A key of a cache that a tier can store values under: bytes that tell it from all others, in
-/// every process.
+/// A key of a cache that a tier can store values under: bytes that distinguish it from all others,
+/// in every process.
 pub trait TierKey {
     /// Returns the bytes of the key.
     fn key_bytes(&self) -> Cow<'_, [u8]>;

@@ -2,9 +2,9 @@
 
 use std::num::NonZeroU64;
 
-/// The name of a value that a lower tier has. A tier gives each value that it stores a name of its
-/// own, which no value of any tier in this process ever has again: a value whose origin the tier
-/// still has under the key was not changed since, and need not be written again.
+/// The name of a value that a lower tier has. A tier assigns to each value that it stores a name of
+/// its own, which no value of any tier in this process ever has again: a value whose origin the
+/// tier still has under the key was not changed since, and need not be written again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TierOrigin(NonZeroU64);
 

@@ -1,6 +1,6 @@
-//! [`Priority`]: the worth of a value beside that of others.
+//! [`Priority`]: the worth of a value compared with others.
 
-/// The worth of a value beside that of others: a tier or a node evicts values of a lower priority
+/// The worth of a value compared with others: a tier or a node evicts values of a lower priority
 /// first. From 0, the default, to 3; all interfaces of all languages have this range.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Priority(u8);

@@ -135,7 +135,7 @@ pub trait Tier: Send + Sync {
     /// does nothing.
     ///
     /// # Errors
-    /// Something may be lost at the end of the process or by a power cut.
+    /// Values may be missing after the end of the process or by a power cut.
     fn sync(&self) -> Result<(), BoxError> {
         Ok(())
     }

@@ -21,7 +21,7 @@
 //!    do nothing else need 14 ns per piece this way instead of 46 ns.
 //!
 //! An allocation is one atomic read-modify-write. It is repeated only if another thread's came in
-//! between, so some thread always makes progress (lock-freedom). Counters beside the cursor would
+//! between, so some thread always makes progress (lock-freedom). Counters next to the cursor would
 //! add more atomic operations on the same line.
 
 use crate::sync::{AtomicUsize, Ordering};

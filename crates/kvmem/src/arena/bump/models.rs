@@ -6,6 +6,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
 use crate::arena::{BumpArena, BumpError, HeapMemory};
+use crate::sync::models::spawn;
 
 type Arena = BumpArena<HeapMemory>;
 /// The alignment and the range of an allocation, or the largest size that would have fit.
@@ -35,10 +36,7 @@ fn all_at_once(arena: &Arc<Arena>, requests: &[(usize, usize)]) -> Vec<Answer> {
     let (last, others) = requests.split_last().expect("there are some");
     let threads: Vec<_> = others
         .iter()
-        .map(|&(size, align)| {
-            let arena = arena.clone();
-            thread::spawn(move || allocate(&arena, size, align))
-        })
+        .map(|&(size, align)| spawn(&arena, move |arena| allocate(&arena, size, align)))
         .collect();
     let last = allocate(arena, last.0, last.1);
     threads.into_iter().map(|thread| thread.join().unwrap()).chain([last]).collect()
@@ -76,7 +74,7 @@ fn the_last_bytes_go_to_one_thread() {
     });
 }
 
-/// Six and four bytes do not both fit, but two fit beside either: that request never fails because
+/// Six and four bytes do not both fit, but two fit next to either: that request never fails because
 /// of a failing one.
 #[test]
 fn requests_that_fit_succeed() {

@@ -161,7 +161,7 @@ pub enum ArenaError {
         /// The page size in bytes.
         page: usize,
     },
-    /// Pages of a hugetlb pool cannot be given back one by one.
+    /// Pages of a hugetlb pool cannot be returned one by one.
     #[error(
         "cannot discard offsets {}..{}: they are {page} pages of a hugetlb pool; a later touch \
          could find the pool empty and kill the process; drop the whole region, or map memory to \

@@ -1,5 +1,5 @@
 //! *Trial*: whether the kernel collapses shared memory into a transparent hugepage. Settings and
-//! the kernel's version do not tell: a kernel may be built without it.
+//! the kernel's version do not show it: a kernel may be built without it.
 
 use std::ptr::NonNull;
 

@@ -11,7 +11,7 @@ pub(crate) struct DmaDevice {
     pub(crate) kind: &'static str,
     /// The NIC's name, `mlx5_0`, or the GPU's address on the bus, `0000:3b:00.0`.
     pub(crate) name: String,
-    /// The node next to it. `Ok(None)`: the firmware does not tell.
+    /// The node next to it. `Ok(None)`: the firmware does not say.
     pub(crate) node: Read<Option<u32>>,
     /// The type of its IOMMU group: `identity`, `DMA`, `DMA-FQ`. `Ok(None)`: no IOMMU is active.
     pub(crate) iommu: Read<Option<String>>,

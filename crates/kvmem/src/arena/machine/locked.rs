@@ -20,7 +20,7 @@ pub(crate) fn pinned_bytes(files: &MachineFiles) -> Read<u64> {
 /// Returns whether the calling thread is exempt from the limit; capabilities belong to threads.
 ///
 /// The capability counts only in the initial user namespace: root in a rootless container appears
-/// to have it and is limited all the same. An error if the files do not tell.
+/// to have it and is limited all the same. An error if the files do not say so.
 pub(crate) fn is_exempt_from_memlock(files: &MachineFiles) -> Read<bool> {
     let capable = |text: &str| parse::mask_bit(parse::field(text, "CapEff")?, CAP_IPC_LOCK);
     let thread = files.value_if_exists("/proc/thread-self/status", capable)?;

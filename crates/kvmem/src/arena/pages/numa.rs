@@ -16,7 +16,7 @@ pub enum Numa {
     None,
     /// On these nodes and no others.
     Bind(Vec<u32>),
-    /// On these nodes in turn, page by page; on other nodes if these are full.
+    /// On these nodes alternately, page by page; on other nodes if these are full.
     Interleave(Vec<u32>),
 }
 

@@ -23,11 +23,11 @@ use crate::arena::{ArenaError, Limit};
 use crate::sys;
 use crate::trace::event;
 
-/// Stays free beside the populated bytes, for stacks, metadata and other threads. Page tables are
-/// counted separately.
+/// Stays free in addition to the populated bytes, for stacks, metadata and other threads. Page
+/// tables are counted separately.
 const MARGIN: u64 = 2 << 20;
-/// Stays free beside all reservations, for processes that start meanwhile: this fraction of the
-/// limit, at least [`MARGIN`] and at most [`SPARE_MAX`].
+/// Stays free in addition to all reservations, for processes that start meanwhile: this fraction of
+/// the limit, at least [`MARGIN`] and at most [`SPARE_MAX`].
 const SPARE_PART: u64 = 64;
 const SPARE_MAX: u64 = 32 << 20;
 /// The longest wait for other reservations while they change, and while they do not change.
@@ -201,7 +201,7 @@ fn retry_while_reserved<T>(
 ) -> Result<T, ArenaError> {
     let start = Instant::now();
     let (mut last, mut since) = (0, start);
-    // Processes that wait for each other give up at different times: the first one makes room for
+    // Processes that wait for each other fail at different times: the first one makes room for
     // the rest.
     let unchanged_max =
         UNCHANGED_MAX + Duration::from_millis(u64::from(sys::process_id() % 16) * 50);

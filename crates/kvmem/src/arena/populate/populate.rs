@@ -38,7 +38,7 @@ const CHUNK: usize = 32 << 20;
 /// The same near a limit, where processes that know of no reservations may take the remaining
 /// bytes.
 const CHUNK_NEAR: usize = 4 << 20;
-/// A limit is near if less than this remains beside the bytes to populate.
+/// A limit is near if less than this remains in addition to the bytes to populate.
 const NEAR: u64 = 256 << 20;
 /// The most bytes that are populated between two readings of the limits.
 const CREDIT: u64 = 1 << 30;

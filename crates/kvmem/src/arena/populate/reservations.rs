@@ -108,14 +108,14 @@ impl ReservationTable {
     }
 }
 
-/// The reservation of one call, the same number of bytes in each table. Dropping it gives all of it
-/// back.
+/// The reservation of one call, the same number of bytes in each table. Dropping it returns all of
+/// it back.
 #[derive(Debug, Default)]
 pub(super) struct BytesReserved {
     bytes: u64,
     /// The start of its range in each table; `None` where the lock failed.
     starts: Vec<Option<u64>>,
-    /// The process that made it: a forked child has a copy and gives nothing back.
+    /// The process that made it: a forked child has a copy and returns nothing.
     process: u32,
 }
 

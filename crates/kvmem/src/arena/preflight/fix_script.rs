@@ -71,10 +71,10 @@ impl Report {
         comment(&mut script, "", &head);
         script.push_str(FUNCTIONS);
         let failed = self.with(Verdict::Fail).chain(self.with(Verdict::Warn));
-        let mut given = Vec::new();
+        let mut commands_so_far = Vec::new();
         let mut is_empty = true;
         for check in failed {
-            section(&mut script, check, &mut given);
+            section(&mut script, check, &mut commands_so_far);
             is_empty = false;
         }
         if is_empty {
@@ -86,8 +86,9 @@ impl Report {
     }
 }
 
-/// Adds a check: its cause and source, and its remedies. `given` has the commands so far.
-fn section(script: &mut String, check: &Check, given: &mut Vec<String>) {
+/// Adds a check: its cause and source, and its remedies. `commands_so_far` has those of earlier
+/// checks.
+fn section(script: &mut String, check: &Check, commands_so_far: &mut Vec<String>) {
     let Check { name, value, need, verdict, why, fix, source } = check;
     script.push('\n');
     let need = need.as_ref().map_or_else(String::new, |need| format!(", and {need} is required"));
@@ -101,11 +102,11 @@ fn section(script: &mut String, check: &Check, given: &mut Vec<String>) {
         match command(way) {
             Some(commands) if !has_command => {
                 has_command = true;
-                if given.contains(&commands) {
+                if commands_so_far.contains(&commands) {
                     comment(script, "", "The command above does it.");
                 } else {
                     script.push_str(&commands);
-                    given.push(commands);
+                    commands_so_far.push(commands);
                 }
             }
             _ => comment(script, if at == 0 { "do: " } else { "or: " }, way),

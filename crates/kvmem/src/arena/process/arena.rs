@@ -4,7 +4,7 @@
 //! A program that replaces `mmap` in an engine needs two calls, allocate and free:
 //!
 //! - If the pool is on and has room, an allocation is a piece of the pool, taken by moving a cursor
-//!   ([`BumpArena`]). Freeing it only counts the free: the pool gives its memory back as a whole.
+//!   ([`BumpArena`]). Freeing it only counts the free: the pool returns its memory as a whole.
 //! - Otherwise the allocation is a mapping of its own with the requested alignment (the kernel
 //!   itself aligns to pages only). Freeing it unmaps it.
 //!

@@ -106,7 +106,7 @@ impl RegionBuilder {
     /// Sets whether the region is absent in forked children. Default: yes.
     ///
     /// If a child inherits private memory, the first write of either process copies the page; a
-    /// device that was given the old page then no longer sees the parent's data. Private pages of a
+    /// device that received the old page then no longer sees the parent's data. Private pages of a
     /// hugetlb pool are not used if this is off: the pool promises them to the parent alone, and a
     /// child that writes could be killed.
     pub fn dont_fork(mut self, dont_fork: bool) -> RegionBuilder {

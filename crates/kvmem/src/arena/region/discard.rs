@@ -1,4 +1,4 @@
-//! *Discarding*: gives pages back while the addresses stay, and gives the kernel advice about
+//! *Discarding*: returns pages while the addresses stay, and passes advice to the kernel about
 //! pages.
 
 use std::ops::{Range, RangeBounds};
@@ -51,7 +51,7 @@ impl Region {
     /// until they are written again. For shared memory, the kernel removes the pages from the file,
     /// for all processes.
     ///
-    /// The range begins and ends on base page boundaries. The kernel gives a hugepage back whole,
+    /// The range begins and ends on base page boundaries. The kernel takes a hugepage back whole,
     /// or splits it first.
     ///
     /// A caller that holds a plain slice of the range (see [`bytes`](Region::bytes)) has promised

@@ -13,7 +13,7 @@ use crate::sys;
 
 impl Region {
     /// Maps the memory of another process: `fd` is a duplicate of the descriptor that its
-    /// [`fd`](Region::fd) returned, sent over a socket or inherited. If `expected_bytes` is given,
+    /// [`fd`](Region::fd) returned, sent over a socket or inherited. With `expected_bytes`,
     /// the file must have that size.
     ///
     /// The region keeps the descriptor. Forked children and core dumps omit it. It consists of the

@@ -115,8 +115,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KvCache<K> {
 
 impl<K: Hash + Eq> KvCache<K> {
     /// Returns whether there is a value under `key`, in memory or in the lower tier. The value does
-    /// not count as used. O(1) where memory has it; otherwise the tier is asked, and may wait for a
-    /// network. A value that the cache does not fetch, because the tier may have an old one, does
+    /// not count as used. O(1) where memory has it; otherwise it queries the tier, and may wait for
+    /// a network. A value that the cache does not fetch, because the tier may have an old one, does
     /// not count.
     #[must_use]
     pub fn contains<Q>(&self, key: &Q) -> bool
@@ -151,7 +151,7 @@ impl<K> KvCache<K> {
     ///
     /// With a tier it is exact while no thread changes the cache or the tier, and while the tier
     /// [knows](crate::tier::Tier::values) how many values it has: values of a tier that does not
-    /// know, such as a cluster, are not counted. The tier is asked about each key in memory:
+    /// know, such as a cluster, are not counted. It queries the tier about each key in memory:
     /// O(values in memory).
     #[must_use]
     pub fn len(&self) -> u64 {

@@ -28,15 +28,15 @@ impl AccessBuffer {
         place.is_some()
     }
 
-    /// Empties the buffer and calls `tell` for each slot, in order. The buffer is empty even if
-    /// `tell` panics.
-    pub(in crate::cache) fn drain(&self, mut tell: impl FnMut(Slot)) {
+    /// Empties the buffer and calls `report` for each slot, in order. The buffer is empty even if
+    /// `report` panics.
+    pub(in crate::cache) fn drain(&self, mut report: impl FnMut(Slot)) {
         // Not a swap, which waits for all earlier stores of the thread: it has the buffer for
         // itself.
         let len = self.len.load(Ordering::Relaxed);
         self.len.store(0, Ordering::Relaxed);
         for slot in self.slots.iter().take(len as usize) {
-            tell(slot.load(Ordering::Relaxed));
+            report(slot.load(Ordering::Relaxed));
         }
     }
 }
@@ -46,9 +46,9 @@ mod tests {
     use super::*;
 
     fn all(uses: &AccessBuffer) -> Vec<Slot> {
-        let mut told = Vec::new();
-        uses.drain(|slot| told.push(slot));
-        told
+        let mut slots = Vec::new();
+        uses.drain(|slot| slots.push(slot));
+        slots
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(crate) struct Leases<W> {
     all_blocked: usize,
     /// Keys whose value in the lower tier is unknown.
     untrusted: UntrustedKeys,
-    /// The last number given to a lease or a value in flight; no two have the same number.
+    /// The last number of a lease or a value in flight; no two have the same number.
     next: u64,
 }
 
@@ -213,7 +213,7 @@ impl<W> Leases<W> {
             numbers.chain(self.in_flight.iter().map(|in_flight| in_flight.number)).collect();
         numbers.sort_unstable();
         let twice = numbers.windows(2).find(|two| two[0] == two[1]);
-        twice.map(|two| format!("the number {} was given twice", two[0]))
+        twice.map(|two| format!("the number {} was used twice", two[0]))
     }
 }
 

@@ -348,7 +348,7 @@ impl<K: Eq> ShardState<K> {
             }
         }
         match taken.iter().position(|&taken| !taken) {
-            Some(lost) => wrong(2, format!("slot {lost} is neither free nor in use")),
+            Some(slot) => wrong(2, format!("slot {slot} is neither free nor in use")),
             None => match self.leases.defect() {
                 Some(defect) => wrong(5, defect),
                 None => Ok(self.index.iter().map(|held| held.charge()).sum()),

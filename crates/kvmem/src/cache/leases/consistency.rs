@@ -9,9 +9,9 @@ use super::lease::{Lease, Leased};
 use crate::cache::{KvCache, Pinned};
 
 impl<K: Hash + Eq> KvCache<K> {
-    /// Removes the value under `key` from the cache and from a lower tier. While `forget` tells the
-    /// tier, the key is not [leased](Self::lease), so no thread fetches the value. `forget` runs
-    /// under no lock of the cache.
+    /// Removes the value under `key` from the cache and from a lower tier. While `forget` notifies
+    /// the tier, the key is not [leased](Self::lease), so no thread fetches the value. `forget`
+    /// runs under no lock of the cache.
     ///
     /// # Errors
     /// The error of `forget`. The value is then out of the cache, and the key is not leased until

@@ -7,7 +7,7 @@ use crate::cache::Pinned;
 use crate::cache::state::CacheState;
 
 /// The result of [`KvCache::lease`].
-#[must_use = "a lease is given up when it is dropped"]
+#[must_use = "a lease ends when it is dropped"]
 pub(in crate::cache) enum Leased<K> {
     /// The cache has no value, and the value of a lower tier is the latest: fetch it, and
     /// [commit](crate::cache::Reservation::commit_fetched) it under this lease.
@@ -22,11 +22,11 @@ pub(in crate::cache) enum Leased<K> {
 
 /// A lease of a key: its owner has found no value, and may insert the one that it fetches. An
 /// insertion, a removal or a clear under the key meanwhile *breaks* the lease. Dropping a lease
-/// gives it up.
+/// ends it.
 ///
 /// Several leases of a key may live at once; the first commit breaks the others. A lease can move
 /// to another thread, and keeps the cache alive.
-#[must_use = "a lease is given up when it is dropped"]
+#[must_use = "a lease ends when it is dropped"]
 pub(in crate::cache) struct Lease<K> {
     /// `None` after the lease has ended.
     cache: Option<Arc<CacheState<K>>>,

@@ -50,7 +50,7 @@ pub(crate) fn order(used: Time, depth: u32) -> (Time, u32) {
 /// A place in the order of eviction of a whole cache: the time of the last use, and the number of
 /// blocks of the shard with the same time that were evicted before. Blocks that one request used at
 /// once have one time, and each shard knows only the order of its own blocks. The count makes the
-/// shards give such blocks in turn, the last of a prefix first.
+/// shards evict such blocks one after the other, the last of a prefix first.
 pub(crate) type Rank = u64;
 
 /// Bits of a rank that hold the count.

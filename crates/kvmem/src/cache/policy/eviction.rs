@@ -65,7 +65,7 @@ impl Eviction {
 /// How the shard that evicts the next block is chosen.
 #[derive(Debug)]
 pub(in crate::cache) enum Across {
-    /// In turn: the order of the policy is unknown.
+    /// One shard after the other: the order of the policy is unknown.
     RoundRobin,
     /// The shard with the least recently used block.
     Age,

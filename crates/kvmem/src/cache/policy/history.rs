@@ -85,7 +85,7 @@ pub struct History {
     /// Entries of ghosts by hash.
     pub(super) ghosts: HashTable<EntryId>,
     queue: VecDeque<GhostRecord>,
-    /// Items at the front of the queue that are given up.
+    /// Items at the front of the queue that are abandoned.
     given_up: usize,
     shadow: ShadowLru,
     events: Vec<Event>,

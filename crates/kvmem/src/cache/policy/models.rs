@@ -2,10 +2,10 @@
 //! shard with the oldest without its lock, and verify the choice under it.
 
 use loom::sync::{Arc, Mutex};
-use loom::thread;
 
 use super::clock::{AgeClock, NONE, ORDERS, Oldest, Rank, time_of};
 use crate::sync::models::preemptions;
+use crate::sync::models::spawn;
 
 /// A shard: the times of its blocks, the oldest first.
 #[derive(Default)]
@@ -38,7 +38,7 @@ impl Cache {
         shard.oldest.publish(ranks(&blocks));
     }
 
-    /// Evicts a block. The choice is verified at most twice; then any shard gives one.
+    /// Evicts a block. The choice is verified at most twice; then any shard evicts one.
     fn evict(&self) -> Option<u64> {
         for look in 0..2 {
             let seen = [0, 1].map(|shard: usize| self.shards[shard].oldest.ranks());
@@ -79,8 +79,7 @@ fn every_block_is_evicted_once_whatever_was_published() {
         cache.commit(0);
         let threads: Vec<_> = (0..2)
             .map(|number| {
-                let cache = cache.clone();
-                thread::spawn(move || {
+                spawn(&cache, move |cache| {
                     if number == 0 {
                         cache.commit(1);
                     }

@@ -1,7 +1,7 @@
 //! *Shadow LRU*: the blocks that LRU would hold now, and which of the two policies finds more.
 //!
 //! LRU with room for *N* blocks holds the *N* blocks that were used last. So a list of the known
-//! blocks, held or not, in the order of their last uses tells what LRU would hold. Each shard has
+//! blocks, held or not, in the order of their last uses shows what LRU would hold. Each shard has
 //! the list of its keys. A block leaves the lists when they have more blocks together than the
 //! cache holds: the shards share the time of the last use before which LRU would have evicted a
 //! block, and each shard drops what is older.
@@ -13,7 +13,7 @@
 //! the next pause shorter again.
 //!
 //! The lead never exceeds the number of blocks held. A policy that has been good for long is
-//! therefore paused as soon as it has lost as many hits as the cache has blocks.
+//! therefore paused as soon as it costs as many hits as the cache has blocks.
 
 use super::clock::Time;
 use super::rings::Rings;

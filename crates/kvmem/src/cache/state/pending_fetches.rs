@@ -244,7 +244,7 @@ impl<K: Hash + Eq + Clone, V: Clone> PendingFetches<K, V> {
             }
             values.push(value);
         }
-        // Code of the caller runs from here on, when all handles are given up.
+        // Code of the caller runs from here on, when all handles are released.
         for (id, fetch) in &ended {
             unlisted.extend(FetchesState::<K, V>::unlist(&mut state.by_key, &fetch.key, *id));
         }

@@ -51,7 +51,7 @@ impl<K: Hash + Eq> CacheState<K> {
         Ok((block, padding))
     }
 
-    /// Attempts and evicts in turn, until an attempt succeeds or no block can be evicted.
+    /// Attempts and evicts alternately, until an attempt succeeds or no block can be evicted.
     fn until<T>(
         &self,
         search: &mut VictimSearch,

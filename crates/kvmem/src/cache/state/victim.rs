@@ -12,7 +12,7 @@ use crate::sync::StripedWriteGuard;
 /// The progress of an insertion in its search for a block to evict.
 #[derive(Debug, Default)]
 pub(in crate::cache) struct VictimSearch {
-    /// The shard that gives the next block.
+    /// The shard that evicts the next block.
     pub(super) next: usize,
     /// Whether the search has already tried the value under the insertion's own key.
     pub(super) begun: bool,
@@ -21,7 +21,7 @@ pub(in crate::cache) struct VictimSearch {
 /// A shard, and the ranks that it had published.
 type Seen = (usize, [Rank; ORDERS]);
 
-/// The shard that gives the next block, and the ranks that decided it.
+/// The shard that evicts the next block, and the ranks that decided it.
 #[derive(Debug)]
 struct VictimShard {
     shard: usize,
@@ -100,7 +100,7 @@ impl<K: Hash + Eq> CacheState<K> {
         true
     }
 
-    /// Chooses the shard that gives the next block, of the [`COMPARED`] next ones. Returns `None`
+    /// Chooses the shard that evicts the next block, of the [`COMPARED`] next ones. Returns `None`
     /// if there is nothing to compare.
     fn choose(&self, search: &mut VictimSearch) -> Option<VictimShard> {
         let mask = self.shards.len() - 1;

@@ -1,12 +1,12 @@
 //! *Generations*: which raw handle of a slot is valid.
 //!
-//! Issuing a handle gives its slot a generation; freeing revokes it. Generations are numbered by a
-//! 32-bit counter per allocator: a stale handle could pass only if exactly a multiple of 2^32 − 1
-//! handles were issued since, the last of them for the same slot.
+//! Issuing a handle assigns a generation to its slot; freeing revokes it. Generations are numbered
+//! by a 32-bit counter per allocator: a stale handle could pass only if exactly a multiple of 2^32
+//! − 1 handles were issued since, the last of them for the same slot.
 //!
-//! Generations are stored beside the nodes and exist only where raw handles do: a program that uses
-//! RAII pays nothing. Each is stored with the length of its range, as in an RAII handle. Reading
-//! the length from the metadata would take two more reads, one after the other, and an
+//! Generations are stored next to the nodes and exist only where raw handles do: a program that
+//! uses RAII pays nothing. Each is stored with the length of its range, as in an RAII handle.
+//! Reading the length from the metadata would take two more reads, one after the other, and an
 //! unpredictable branch.
 
 use crate::offset::error::RawError;

@@ -72,8 +72,8 @@ impl Hint {
     #[inline]
     pub(super) fn publish(&self, largest: u64) {
         // Relaxed: the hint guards no other memory. That a thread which learns of a free sees it
-        // rests on the coherence of this one atomic, and on whatever told the thread of the free
-        // (it pairs with nothing here).
+        // rests on the coherence of this one atomic, and on whatever notified the thread of the
+        // free (it pairs with nothing here).
         self.largest.store(largest, Ordering::Relaxed);
     }
 

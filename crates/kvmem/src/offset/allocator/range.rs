@@ -34,7 +34,7 @@ impl Range {
         Range { words: [offset, u64::from(node) << 32 | u64::from(size)] }
     }
 
-    /// Replaces a range where there is none, and tells why in one word: two registers are enough to
+    /// Replaces a range where there is none, and says why in one word: two registers are enough to
     /// answer a request.
     pub(crate) const fn none(why: u64) -> Self {
         Range { words: [why, (NIL as u64) << 32] }

@@ -301,7 +301,7 @@ impl SpaceCore {
         self.place(state, size, |_, placed| placed)
     }
 
-    /// Allocates `size` bytes beside other threads, or has one of them do it.
+    /// Allocates `size` bytes concurrently with other threads, or has one of them do it.
     #[cold]
     #[inline(never)]
     fn allocate_waiting(&self, size: u64) -> Result<Placed, AllocError> {
@@ -529,7 +529,7 @@ impl SpaceCore {
         false
     }
 
-    /// Frees a used range beside other threads, or leaves that to one of them.
+    /// Frees a used range concurrently with other threads, or leaves that to one of them.
     #[cold]
     #[inline(never)]
     fn free_waiting(&self, placed: Placed, size: Option<u64>) -> bool {

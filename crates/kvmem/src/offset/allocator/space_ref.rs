@@ -4,7 +4,7 @@
 //! [`Allocation`](super::Allocation) is. Counting references to the allocator in each handle would
 //! cost two atomic read-modify-writes per allocation, on a line that all threads share. The cores
 //! of all spaces are in a registry for the lifetime of the process, so a number always finds one,
-//! and the identity, compared under the lock, tells whether it is still that of the space.
+//! and the identity, compared under the lock, shows whether it is still that of the space.
 
 use super::allocator::OffsetAllocator;
 use super::raw_handle::{RawAllocation, RawHandle};

@@ -2,7 +2,7 @@
 //!
 //! Slots live in blocks, so a growing table never moves a slot. The first `FIRST` slots are part of
 //! the table itself, which saves small spaces one step of every access. A stack holds the free ones
-//! among them. The others are in chunks of `CHUNK`; one word per chunk tells which of its slots are
+//! among them. The others are in chunks of `CHUNK`; one word per chunk says which of its slots are
 //! free. Chunks with a free slot form a list. A chunk without used slots is freed at once, except
 //! that one is kept for the next slot. The table therefore follows the live set in both directions.
 //! Chunks are short, so a few survivors hold little memory.
@@ -122,7 +122,8 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
     /// Returns the number of slots that can still be used.
     #[inline]
     pub(super) fn remaining(&self) -> u32 {
-        // The owner of the table asks before it inserts. If it forgets to, a crash would not help.
+        // The owner of the table checks before it inserts. If it forgets to, a crash would not
+        // help.
         self.max.saturating_sub(self.live)
     }
 

@@ -1,5 +1,5 @@
-//! *Fixed*: requests for a given range, as a program makes them that restores a space from its own
-//! record.
+//! *Fixed*: requests for one certain range, as a program makes them that restores a space from its
+//! own record.
 
 use std::ops::Range;
 

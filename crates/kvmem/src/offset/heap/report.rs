@@ -1,7 +1,7 @@
 //! *Report*: the figures and the map of a space.
 //!
 //! Both count the same free ranges. The small-object region is held back from the bins, apart from
-//! the free ranges beside it; a report counts them as the one range that they are.
+//! the adjacent free ranges; a report counts them as the one range that they are.
 
 use super::bins::{bin_floor, bin_size_max, bin_size_min};
 use super::heap::Heap;

@@ -50,7 +50,7 @@ impl RenewalEquation {
         RenewalEquation { kernel, absorbed, wait, len: cells.len() }
     }
 
-    /// Returns U(m), given the kernel's terms of what lies below. From the largest size on,
+    /// Returns U(m), from the kernel's terms of what lies below. From the largest size on,
     /// everything fits.
     #[inline(always)]
     fn solved(&self, m: usize, gathered: f32) -> f32 {

@@ -5,7 +5,7 @@
 //!
 //! ## Choice
 //!
-//! Splitting a hole *h* for a request *s* leaves *r = h − s* beside one of two neighbours. Let
+//! Splitting a hole *h* for a request *s* leaves *r = h − s* next to one of two neighbours. Let
 //! *mL*, *mR* be the holes that would appear if the left or the right neighbour were freed. Cutting
 //! from the low end leaves *r* on the right, which changes the value of these holes by
 //!
@@ -251,8 +251,8 @@ impl PlacementPolicy {
     #[inline(always)]
     pub(crate) fn weigh_exact(&self, size: u64, (left, right): (u64, u64)) -> f32 {
         let value = |size: u64| self.renewal.value(size);
-        let lost = |side: u64| value(side) - value(side + size);
-        lost(left) + lost(right)
+        let loss = |side: u64| value(side) - value(side + size);
+        loss(left) + loss(right)
     }
 
     /// Returns the end of a hole to cut from if `rest` bytes of it remain. `neighbour_sizes` are

@@ -137,8 +137,8 @@ impl ShardedAllocator {
     }
 
     /// Returns the error of a request that no shard could serve, from what they have published. A
-    /// shard whose hint says that it could is asked under its lock: while threads contend for that,
-    /// the hint is the length of the shard.
+    /// shard whose hint says that it could is searched under its lock: while threads contend for
+    /// that, the hint is the length of the shard.
     #[cold]
     pub(super) fn out_of_space(&self, requested: u64) -> AllocError {
         let free = self.shards.iter().map(|shard| SpaceHandle::of(shard).free_hint()).sum();

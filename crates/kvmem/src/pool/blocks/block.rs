@@ -132,7 +132,7 @@ impl Block {
     /// Returns the key with which a registrar can reach all of the block. It is valid as long as
     /// the block.
     ///
-    /// Devices write by the key: the caller that gives them work ensures that no thread uses the
+    /// Devices write by the key: the caller that starts their work ensures that no thread uses the
     /// bytes meanwhile. Takes a lock of the part that is never held for long; O(registrars).
     ///
     /// # Errors

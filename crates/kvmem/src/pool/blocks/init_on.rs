@@ -2,7 +2,7 @@
 //! `init_on_alloc` and `init_on_free`.
 //!
 //! The extent layer calls the hooks of this file for every range that becomes used or free, by
-//! whatever call. Pages cannot be given back to the kernel to get zeros: they are registered, so
+//! whatever call. Pages cannot be returned to the kernel to get zeros: they are registered, so
 //! the devices would go on using the old ones. The processor therefore writes the zeros.
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! *Exporter*: publishes figures through the `metrics` facade, when told to.
+//! *Exporter*: publishes figures through the `metrics` facade, on request.
 //!
 //! Allocations publish nothing. A scrape or a timer reads the figures, which takes no lock that a
 //! request waits for ([`Pool::figures`]), and passes them to the recorder that
@@ -33,7 +33,7 @@ use crate::pool::observe::{Described, Kind, METRICS, PoolFigures, names};
 /// # Ok::<(), kvmem::pool::PoolError>(())
 /// ```
 #[derive(Default)]
-#[must_use = "it publishes when told to"]
+#[must_use = "it publishes on request"]
 pub struct Exporter {
     pools: Vec<Observed>,
     others: Vec<Box<dyn Fn() + Send + Sync>>,

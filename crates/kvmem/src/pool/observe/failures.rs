@@ -137,7 +137,7 @@ impl FailureCounts {
 }
 
 /// The number of this thread, in the order in which threads had their first failure. None is
-/// given twice.
+/// passed twice.
 #[inline]
 fn line() -> usize {
     thread_local! {

@@ -33,7 +33,7 @@ pub struct Described {
     pub kind: Kind,
     /// `bytes`, `seconds`, or the things that the metric counts.
     pub unit: &'static str,
-    /// Labels beside `pool`.
+    /// Labels in addition to `pool`.
     pub labels: &'static [&'static str],
     /// One sentence on the meaning.
     pub help: &'static str,

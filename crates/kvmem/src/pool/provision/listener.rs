@@ -7,8 +7,8 @@ thread_local! {
     static LISTENING: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Calls a listener. A pool that the listener drops does not wait for the work that the listener is
-/// told of.
+/// Calls a listener. A pool that the listener drops does not wait for the work that the listener
+/// observes.
 pub(in crate::pool) fn listening(call: impl FnOnce()) {
     struct EndOfCall;
     impl Drop for EndOfCall {

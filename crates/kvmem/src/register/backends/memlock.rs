@@ -22,7 +22,7 @@ pub(super) fn unexempted_limit(account: Account) -> Option<Memlock> {
     Some(Memlock { account, limit_bytes, used_bytes: used_bytes.unwrap_or(0) })
 }
 
-/// Returns whether this thread is exempt from the limit. If the kernel does not tell, no limit is
+/// Returns whether this thread is exempt from the limit. If the kernel does not say, no limit is
 /// assumed.
 pub(super) fn exempt() -> bool {
     is_exempt_from_memlock(&MachineFiles::here()).unwrap_or(true)

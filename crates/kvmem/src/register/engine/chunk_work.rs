@@ -57,7 +57,7 @@ impl ChunkWork {
     ///
     /// # Safety
     /// The caller deregisters all keys in the lanes before it drops `self`, or leaks the region, or
-    /// gives them to registrations.
+    /// passes them to registrations.
     unsafe fn take_turns(&self) {
         let _stop = StopOnPanic(&self.lanes);
         while let Some(turn) = self.lanes.take() {
@@ -155,7 +155,7 @@ impl<'a> ChunkRun<'a> {
     /// Ends the run; returns the keys: for each region, those of each registrar.
     ///
     /// # Safety
-    /// The caller gives the keys to registrations, which hold their regions, before the
+    /// The caller passes the keys to registrations, which hold their regions, before the
     /// [`ChunkWork`] is dropped.
     pub(super) unsafe fn take_keys(self) -> Vec<Vec<IssuedKeys>> {
         let work = self.work;

@@ -176,7 +176,7 @@ impl Engine {
     /// Runs all steps; then `finish` takes the keys. On failure nothing is registered.
     ///
     /// # Safety
-    /// `finish` gives all keys to registrations, which hold their regions.
+    /// `finish` passes all keys to registrations, which hold their regions.
     pub(in crate::register) unsafe fn run<R>(
         &self,
         finish: impl FnOnce(EngineResult) -> R,
@@ -187,8 +187,8 @@ impl Engine {
         drop(self.reserved.lock().unwrap_or_else(PoisonError::into_inner).take());
         match result {
             Ok(figures) => {
-                // SAFETY: the caller promises that `finish` gives the keys to registrations; `self`
-                // still borrows the work then.
+                // SAFETY: the caller promises that `finish` passes the keys to registrations;
+                // `self` still borrows the work then.
                 let keys = unsafe { run.take_keys() };
                 let done = finish(self.result(keys, figures));
                 self.work.tracker.end(true);
@@ -312,7 +312,7 @@ impl Engine {
         self.work.registrars.len()
     }
 
-    /// Returns the number of threads that deregister, given how long registering took.
+    /// Returns the number of threads that deregister, from how long registering took.
     fn release_threads(&self, register_seconds: f64) -> usize {
         let sequential = self.strategy.policy == Policy::Sequential
             || register_seconds < PARALLEL_RELEASE_SECONDS;

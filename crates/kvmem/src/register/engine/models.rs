@@ -6,6 +6,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
 use super::lanes::{ChunkTurn, Lanes};
+use crate::sync::models::spawn;
 
 /// Runs two threads on these lanes; the turn `fails` fails. Returns the finished chunks of each
 /// lane.
@@ -68,14 +69,11 @@ fn lanes_can_be_opened_further() {
     loom::model(|| {
         let lanes = Arc::new(Lanes::new(1));
         lanes.open([1]);
-        let other = {
-            let lanes = lanes.clone();
-            thread::spawn(move || {
-                while let Some(turn) = lanes.take() {
-                    lanes.finish(turn, Some(turn.index));
-                }
-            })
-        };
+        let other = spawn(&lanes, move |lanes| {
+            while let Some(turn) = lanes.take() {
+                lanes.finish(turn, Some(turn.index));
+            }
+        });
         // The chunks seen while others work are a prefix of the finished ones.
         let seen = lanes.count(0);
         assert!(lanes.get(0, 0).is_none() || lanes.count(0) == 1);

@@ -1,4 +1,4 @@
-//! *Chunks*: how a region is cut for each registrar, given the ends of the smallest pieces.
+//! *Chunks*: how a region is cut for each registrar, from the ends of the smallest pieces.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ pub(super) fn max_chunk_bytes(limits: &Limits, options: &PlanOptions) -> u64 {
     wanted.min(limits.max_bytes).max(1)
 }
 
-/// Merges pieces, given by their ends, into chunks of at most `cap` bytes.
+/// Merges pieces, by their ends, into chunks of at most `cap` bytes.
 pub(super) fn merge(ends: &[usize], cap: u64) -> Vec<Range<usize>> {
     let (mut chunks, mut start, mut end) = (Vec::new(), 0, 0);
     for &next in ends {

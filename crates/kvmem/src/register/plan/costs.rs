@@ -1,7 +1,8 @@
 //! *Costs*: rough durations, for estimates.
 //!
 //! Measured with eight rings on a virtual machine with two cores of an EPYC. Other machines and
-//! devices differ by factors. An estimate tells seconds from minutes; no decision depends on it.
+//! devices differ by factors. An estimate distinguishes seconds from minutes; no decision depends
+//! on it.
 
 use crate::arena::PageSize;
 

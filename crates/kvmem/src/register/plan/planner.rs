@@ -11,7 +11,7 @@ use super::strategy::CallStrategy;
 use crate::arena::{Populate, Receipt};
 use crate::register::{Limits, RegisterError};
 
-/// Plans how to register a region, given its receipt. Queries nothing and has no side effects.
+/// Plans how to register a region with this receipt. Queries nothing and has no side effects.
 ///
 /// The receipt describes the residency at the time of mapping. A builder's
 /// [`plan`](crate::register::RegistrationBuilder::plan) queries the current residency. It also

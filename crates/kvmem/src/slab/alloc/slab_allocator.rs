@@ -9,7 +9,8 @@ use super::slab_error::SlabError;
 use super::slab_stats::SlabStats;
 use crate::slab::slabs::{SIZES, class_of, reentrancy};
 
-/// An allocator for blocks of any size that is told the size of a block when the block is freed.
+/// An allocator for blocks of any size whose caller passes the size of a block when it frees the
+/// block.
 ///
 /// A block up to the allocator's [limit](super::SlabAllocatorBuilder::limit) comes from a slab of
 /// its size class, through the calling thread's magazines. A larger block comes from the system's

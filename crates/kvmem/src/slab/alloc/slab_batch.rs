@@ -8,8 +8,8 @@ use super::slab_allocator::SlabAllocator;
 use super::slab_error::SlabError;
 use crate::slab::slabs::{Chunk, class_of};
 
-/// Blocks of a batch that the magazines are asked for at once. The buffer is grown by this number
-/// before it is known whether that many exist.
+/// Blocks of a batch that are requested from the magazines at once. The buffer is grown by this
+/// number before it is known whether that many exist.
 const BATCH: usize = 1024;
 
 /// Converts the list without copying: a chunk is a block in another type. The list is only

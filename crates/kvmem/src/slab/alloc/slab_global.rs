@@ -3,7 +3,7 @@
 //! It differs from a slab allocator in three ways. The first request makes the allocator, because
 //! the initializer of a static cannot run code. Memory for this layer's own metadata, while that is
 //! changing, comes from the system (see `reentrancy.rs`). A small block can therefore come from a
-//! slab or from the system, and its address tells which: all slabs are in one range of addresses
+//! slab or from the system, and its address shows which: all slabs are in one range of addresses
 //! that is reserved once, so the test is one comparison.
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -98,7 +98,7 @@ impl SlabGlobal {
         }
         let allocator = match builder.build() {
             Ok(allocator) => allocator,
-            // The limit is one of the two above and the settings are given, so no error is
+            // The limit is one of the two above and the settings are passed, so no error is
             // possible.
             Err(_) => std::process::abort(),
         };

@@ -108,7 +108,7 @@ impl ExtentCache {
         self.instance.allocate(size).map(|range| Extent::of(self.space, range))
     }
 
-    /// Returns the addresses of two numbers that tell that a request must fail: if the first is
+    /// Returns the addresses of two numbers that show that a request must fail: if the first is
     /// less than its bytes, and the second has the same even value before and after the first is
     /// loaded. They stay mapped as long as the space. Other threads write them: load them
     /// atomically.

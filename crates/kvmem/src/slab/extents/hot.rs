@@ -249,7 +249,7 @@ impl HotSizes {
     /// Records a request for a size that is not hot; returns whether the size should become hot.
     #[inline]
     pub(super) fn record_request(&self, size: u64) -> bool {
-        // Relaxed, all: if threads overwrite each other's counts, a request or two is lost.
+        // Relaxed, all: if threads overwrite each other's counts, a request or two is not counted.
         let on = self.detection.load(Ordering::Relaxed) == Detection::On.number();
         if !on || size.wrapping_sub(1) >= u64::from(self.max_size.load(Ordering::Relaxed)) {
             return false;

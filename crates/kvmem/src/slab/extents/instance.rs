@@ -45,7 +45,7 @@ const REFILL_SHARE: u64 = 16;
 
 /// Reason for a missing range: the space is full according to the hint.
 const FULL: u64 = 0;
-/// Reason for a missing range: the error tells.
+/// Reason for a missing range: the error names it.
 const FAILED: u64 = 1;
 
 /// Returns the size as handles store it. A size too large for a handle becomes [`LONG`], which is
@@ -233,7 +233,7 @@ impl ExtentInstance {
     #[inline(never)]
     fn allocate_or_fail(&self, size: u64, failure: &mut AllocError) -> Range {
         // Where no size is hot nothing is cached, and the space decides. If it fails, the caches
-        // are asked below: a size may have become hot meanwhile.
+        // are queried later: a size may have become hot meanwhile.
         if self.hot.used() == 0 && size <= self.space.largest_free_hint() {
             self.record_request(size);
             if let Ok(range) = self.space.take(size, self.max_live()) {

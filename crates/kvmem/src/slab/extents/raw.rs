@@ -3,7 +3,7 @@
 //! As in the offset layer, a raw handle holds the identity of its allocator, the slot of its range,
 //! and the generation that the slot had when the handle was made. The offset layer keeps
 //! generations in its metadata, but a cached range never reaches the metadata. So the generations
-//! here are in a separate table by slot, which only grows; each is stored beside the range that it
+//! here are in a separate table by slot, which only grows; each is stored next to the range that it
 //! names. Freeing a handle invalidates its generation with one compare-and-swap. If two threads
 //! free the same handle, one of them gets the range and the other one gets an error.
 

@@ -1,4 +1,4 @@
-//! *Raw table*: the generations of raw handles, each beside the range that it names.
+//! *Raw table*: the generations of raw handles, each next to the range that it names.
 //!
 //! The lowest bit of a generation says that it is live. The next bit says that a thread is changing
 //! the range's length and others have to wait. The rest is a counter: a stale handle could be

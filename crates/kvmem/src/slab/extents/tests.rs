@@ -14,7 +14,7 @@ fn named(capacity: u64, hot: &[u64]) -> ExtentCache {
         .expect("valid settings")
 }
 
-/// Many short cached ranges, each beside a longer free one, are one range together.
+/// Many short cached ranges, each next to a longer free one, are one range together.
 #[test]
 fn the_hint_counts_free_ranges_between_cached_ones() {
     let space = named(100 * 101, &[1]);
@@ -121,7 +121,7 @@ fn a_size_is_hot_again_after_caching_did_not_pay_off() {
     for _ in 0..40 {
         space.instance.magazines.reclaim(|| ());
     }
-    // Of a size that is not hot, so the space is asked.
+    // Of a size that is not hot, so the request reaches the space.
     let request_cold = || drop(space.allocate(100_000).unwrap());
     request_cold();
     assert!(!is_hot());

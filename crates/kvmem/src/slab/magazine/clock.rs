@@ -28,7 +28,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that advances only when told to.
+/// A clock that advances only on request.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     nanos: AtomicU64,

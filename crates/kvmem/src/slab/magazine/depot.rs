@@ -6,7 +6,7 @@
 //! *Memory nodes*: on a machine with several memory nodes the depot has lists for each node, and a
 //! thread uses those of its own node. So magazines, and the objects they point to, stay where they
 //! were last used. A thread that finds no full magazine on its node takes one from another node
-//! before it asks the source, and leaves its empty magazine there in exchange. If one node frees
+//! before it calls the source, and leaves its empty magazine there in exchange. If one node frees
 //! and another allocates, magazines therefore circulate and neither kind piles up.
 //!
 //! *Working set*: the smallest number of full magazines that were in the lists at any time during
@@ -183,7 +183,7 @@ impl<R: Copy + Send> Depot<R> {
         let (before, own_and_after) = self.nodes.split_at(node);
         let mut others = own_and_after.iter().skip(1).chain(before);
         let found = others.find_map(|other| {
-            // Relaxed: a thread that knows of a magazine that was given here sees it counted,
+            // Relaxed: a thread that knows of a magazine that was put here sees it counted,
             // unless it was taken meanwhile.
             if other.full.load(Ordering::Relaxed) == 0 { None } else { self.with(other, &mut run) }
         });

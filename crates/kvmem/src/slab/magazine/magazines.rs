@@ -13,7 +13,7 @@ use super::threads::{self, InstanceId, RegisteredInstance};
 /// source.
 ///
 /// Instances are independent of each other. Classes are numbered from 0; a function panics if it is
-/// given a class that does not exist. Dropping the instance drains all rounds into the source.
+/// passed a class that does not exist. Dropping the instance drains all rounds into the source.
 pub(crate) struct Magazines<R: Copy + Send + 'static, S: RoundSource<R>> {
     /// Owned by this value. A raw pointer instead of a box, because the registry of threads also
     /// holds the address.

@@ -7,7 +7,7 @@
 /// allocator below it: such nested requests are served from the thread's magazines, or one by one
 /// from the source.
 pub(crate) trait RoundSource<R>: Send + Sync + 'static {
-    /// Whether the instance is asked if anything is cached. If so, caches count puts, and threads
+    /// Whether callers query if anything is cached. If so, caches count puts, and threads
     /// that move rounds announce their moves: see [`core`](super::core).
     const TRACKED: bool = false;
 

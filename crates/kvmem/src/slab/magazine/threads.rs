@@ -146,7 +146,7 @@ fn without_new_caches<T>(run: impl FnOnce(&FastTable) -> T) -> Option<T> {
     })
 }
 
-/// Creates the running thread's cache of an instance. `join` makes it and is given the thread.
+/// Creates the running thread's cache of an instance. `join` makes it and receives the thread.
 /// Returns null if the thread cannot have a cache.
 ///
 /// # Safety

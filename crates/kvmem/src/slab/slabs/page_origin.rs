@@ -14,7 +14,7 @@ pub(crate) enum Origin {
     /// From a region, which the source keeps alive.
     Region(Region),
     /// From a range of addresses that is reserved once and made accessible span by span. One
-    /// comparison tells whether an address is within it.
+    /// comparison shows whether an address is within it.
     Reserved(Reserve),
 }
 

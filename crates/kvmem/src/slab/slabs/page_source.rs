@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   span      │ slab │ slab │      free       │   slab    │ free │ …
-//!   free          0      0     1  1  1  1         0  0       1        may be given to a slab
+//!   free          0      0     1  1  1  1         0  0       1        may be used for a slab
 //!   dirty         0      0     0  1  1  0         0  0       1        in a slab before; resident
 //! ```
 //!

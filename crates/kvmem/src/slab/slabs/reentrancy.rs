@@ -3,7 +3,7 @@
 //! When slabs serve as the global allocator, the vectors and tables of this layer are allocated
 //! from the very allocator that is changing them. Code that changes metadata therefore marks the
 //! thread first; the global allocator then passes requests of that thread to the system's
-//! allocator. A block's address later tells which of the two it came from.
+//! allocator. A block's address later shows which of the two it came from.
 
 use std::cell::Cell;
 

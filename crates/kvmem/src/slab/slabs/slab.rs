@@ -22,7 +22,7 @@ pub(crate) struct Chunk(NonNull<u8>);
 unsafe impl Send for Chunk {}
 
 impl Chunk {
-    /// Makes the chunk of an object that its user gives back.
+    /// Makes the chunk of an object that its user returns.
     ///
     /// # Safety
     ///

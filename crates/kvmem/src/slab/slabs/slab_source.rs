@@ -113,7 +113,7 @@ impl Slabs {
         if !emptied.is_null() {
             let runs = std::iter::from_fn(|| {
                 let slab = NonNull::new(emptied)?;
-                // SAFETY: an empty slab, linked above; its pages are not given back yet.
+                // SAFETY: an empty slab, linked above; its pages are not returned yet.
                 emptied = unsafe { (*slab.as_ptr()).next };
                 Some(slab.cast())
             });

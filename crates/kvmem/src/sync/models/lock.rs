@@ -69,7 +69,7 @@ fn two_waiters_exclude_each_other() {
 }
 
 /// One thread waits while two others only try. Two waiting threads are too much for loom: it may
-/// run the two in turn forever, and never the thread that they wait for.
+/// run the two alternately forever, and never the thread that they wait for.
 #[test]
 fn one_waiter_and_two_tries() {
     loom::model(|| {

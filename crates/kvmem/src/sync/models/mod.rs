@@ -15,3 +15,13 @@ mod striped_random;
 
 /// A model's shared pointer: the checker knows its counts.
 pub(crate) use super::checker::sync::Arc;
+
+/// Starts a thread of a model, which has a reference to it.
+#[cfg(not(shuttle))]
+pub(crate) fn spawn<M: 'static, T: 'static>(
+    model: &Arc<M>,
+    run: impl FnOnce(&M) -> T + 'static,
+) -> loom::thread::JoinHandle<T> {
+    let model = model.clone();
+    loom::thread::spawn(move || run(&model))
+}

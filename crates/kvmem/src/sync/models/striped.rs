@@ -4,9 +4,8 @@
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
-use loom::thread;
 
-use super::preemptions;
+use super::{preemptions, spawn};
 use crate::sync::{AtomicU32, Striped};
 
 /// A striped lock with a number as the state of each stripe.
@@ -44,10 +43,7 @@ fn add_one(lock: &NumberedLock<Value>) {
 fn a_reader_joins_and_meets_writers() {
     check(|| {
         let lock = value();
-        let reader = {
-            let lock = lock.clone();
-            thread::spawn(move || (get(&lock, 0), get(&lock, 0)))
-        };
+        let reader = spawn(&lock, move |lock| (get(&lock, 0), get(&lock, 0)));
         add_one(&lock);
         add_one(&lock);
         let (first, second) = reader.join().unwrap();
@@ -64,10 +60,7 @@ fn a_stripe_is_left_out_and_joined_again() {
         // leaves it out.
         assert_eq!(get(&lock, 0), 0);
         add_one(&lock);
-        let reader = {
-            let lock = lock.clone();
-            thread::spawn(move || get(&lock, 0))
-        };
+        let reader = spawn(&lock, move |lock| get(&lock, 0));
         add_one(&lock);
         add_one(&lock);
         assert!((1..=3).contains(&reader.join().unwrap()));
@@ -79,10 +72,7 @@ fn a_stripe_is_left_out_and_joined_again() {
 fn two_readers_and_a_writer() {
     check(|| {
         let lock = value();
-        let readers = [0, 1].map(|number| {
-            let lock = lock.clone();
-            thread::spawn(move || get(&lock, number))
-        });
+        let readers = [0, 1].map(|number| spawn(&lock, move |lock| get(&lock, number)));
         add_one(&lock);
         assert!(readers.into_iter().all(|reader| reader.join().unwrap() <= 1));
         assert_eq!(get(&lock, 0), 1);
@@ -104,10 +94,7 @@ fn a_note_of_a_reader_reaches_one_writer() {
             // Relaxed: the writer alone has the states.
             writing.parts().1.map(|own| own.swap(0, Ordering::Relaxed)).sum()
         };
-        let reader = {
-            let lock = lock.clone();
-            thread::spawn(move || [(), ()].map(|()| note(&lock)))
-        };
+        let reader = spawn(&lock, move |lock| [(), ()].map(|()| note(&lock)));
         let early = reports(&lock) + reports(&lock);
         reader.join().unwrap();
         // The last writer has seen everything before it, so a stripe that was left out had nothing
@@ -189,10 +176,7 @@ fn remove(index: &Index) {
 fn a_block_is_evicted_only_unpinned_and_freed_once() {
     check(|| {
         let (index, block) = index();
-        let readers = [0, 1].map(|number| {
-            let index = index.clone();
-            thread::spawn(move || look_up(&index, number))
-        });
+        let readers = [0, 1].map(|number| spawn(&index, move |index| look_up(&index, number)));
         let evicted = evict(&index);
         let found = readers.map(|reader| reader.join().unwrap());
         assert!(evicted || found == [true; 2], "what stays is found");
@@ -205,10 +189,7 @@ fn a_block_is_evicted_only_unpinned_and_freed_once() {
 fn a_block_that_is_removed_is_freed_by_its_last_pin() {
     check(|| {
         let (index, block) = index();
-        let readers = [0, 1].map(|number| {
-            let index = index.clone();
-            thread::spawn(move || look_up(&index, number))
-        });
+        let readers = [0, 1].map(|number| spawn(&index, move |index| look_up(&index, number)));
         remove(&index);
         readers.into_iter().for_each(|reader| {
             reader.join().unwrap();

@@ -1,4 +1,4 @@
-//! *Queue*: what a lower tier is still to be told, in order, bounded in bytes.
+//! *Queue*: values and removals on their way to a lower tier, in order, bounded in bytes.
 //!
 //! A *change* of a key is a value to store, or a removal. A key has at most one change that waits:
 //! a later one replaces it, in its place in the order. A writer takes the changes at the front, as
@@ -43,7 +43,7 @@ pub(super) trait QueuedValue: Clone {
     fn is_superseded(&self) -> bool;
 }
 
-/// What the tier is told about a key.
+/// A change of a key that the tier has to make.
 #[derive(Clone)]
 pub(super) enum Change<V> {
     Store(V),

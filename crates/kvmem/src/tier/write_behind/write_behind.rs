@@ -71,9 +71,9 @@ struct WriterState {
 ///   queue [may have](super::WriteBehindBuilder::max_bytes), the thread that evicts waits, or the
 ///   value is dropped: see [`WhenFull`](super::WhenFull). An insertion that finds nothing to evict
 ///   waits for the queue before it fails.
-/// - **Failures.** When the tier does not take a value, the value is lost, and an older one of its
-///   key is removed. If that fails too, the key is not fetched until it is written, invalidated or
-///   cleared, or until a [sync](Tier::sync) has removed it. A panic of the tier in a writer is
+/// - **Failures.** When the tier does not take a value, the value is dropped, and an older one of
+///   its key is removed. If that fails too, the key is not fetched until it is written, invalidated
+///   or cleared, or until a [sync](Tier::sync) has removed it. A panic of the tier in a writer is
 ///   such a failure. [`stats`](Self::stats) counts all of them, and
 ///   [`last_error`](Self::last_error) has the message.
 /// - **Removals** ([`remove`](Tier::remove), [`clear`](Tier::clear)) take values
@@ -188,7 +188,7 @@ impl WriteBehind {
         &self.shared().tier
     }
 
-    /// Waits until every value that was evicted before has been given to the tier, and its memory
+    /// Waits until every value that was evicted before has been passed to the tier, and its memory
     /// released. Values evicted meanwhile do not prolong it. In a forked child it returns at once.
     pub fn flush(&self) {
         if let Ok(queue) = self.queue() {
@@ -197,7 +197,7 @@ impl WriteBehind {
     }
 
     /// Waits as [`flush`](Self::flush) does, until `deadline` at most. Returns whether everything
-    /// has been given to the tier; false in a forked child.
+    /// has been passed to the tier; false in a forked child.
     #[must_use]
     pub fn flush_until(&self, deadline: Instant) -> bool {
         self.queue().is_ok_and(|queue| queue.flush_until(deadline))

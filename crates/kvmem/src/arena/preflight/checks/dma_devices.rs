@@ -35,7 +35,7 @@ fn near(
 ) -> Read<Check> {
     let Some(node) = device.node.clone()? else {
         let check = Check::new(name, Value::Unknown);
-        let why = format!("the firmware does not tell the node of this {}", device.kind);
+        let why = format!("the firmware does not report the node of this {}", device.kind);
         return Ok(check.judge(Verdict::Unknown, why));
     };
     let wanted = requirements.required_nodes();

@@ -42,7 +42,7 @@ fn idle(facts: &Facts<'_>, requirements: &Requirements) -> Read<Check> {
     Ok(check.judge(Verdict::Warn, why).fix(fix))
 }
 
-/// Returns the ways to use the idle pages of a pool, or to give them back.
+/// Returns the ways to use the idle pages of a pool, or to return them to the kernel.
 fn fix(facts: &Facts<'_>, requirements: &Requirements, idle: u64, pool: &HugetlbPool) -> String {
     let name = if pool.page == PageSize::Huge1G { "1G" } else { "2M" };
     let use_them = match requirements.has(pool.page) {

@@ -37,7 +37,7 @@ fn fix(bytes: u64) -> String {
     )
 }
 
-/// Warns about the size that container runtimes give unless told otherwise.
+/// Warns about the size that container runtimes use by default.
 fn size(facts: &Facts<'_>, need: Option<u64>) -> Read<Check> {
     let space = space(facts)?;
     let total = space.total_bytes;

@@ -38,7 +38,7 @@ pub(crate) struct Mapping {
     segments: Vec<Segment>,
     receipt: Receipt,
     pinned: PinnedRanges,
-    /// Whether any pages were given back after the receipt was written.
+    /// Whether any pages were returned after the receipt was written.
     discarded: AtomicBool,
 }
 
@@ -132,14 +132,14 @@ impl Mapping {
         &self.pinned
     }
 
-    /// Notes that the receipt may count pages that were given back.
+    /// Notes that the receipt may count pages that were returned.
     pub(crate) fn set_discarded(&self) {
         // Relaxed: it guards nothing; threads that depend on it synchronize by other means.
         self.discarded.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether all of a range was resident according to the receipt, and no pages were
-    /// given back since.
+    /// returned since.
     pub(crate) fn was_populated(&self, range: &Range<usize>) -> bool {
         let whole = |part: &RangeReceipt| {
             part.resident_error_bytes == 0 && part.resident_bytes == part.range.len() as u64

@@ -1,8 +1,8 @@
 //! *NUMA policy*: applies the policy of a region to its pages, and verifies where they are.
 //!
 //! A policy applies only to pages that do not exist yet, so it is set before the first touch. kvmem
-//! reads the policy back, and once pages are resident, asks the kernel for the nodes of a sample of
-//! them.
+//! reads the policy back, and once pages are resident, queries the kernel for the nodes of a sample
+//! of them.
 
 use std::ops::Range;
 use std::ptr::NonNull;

@@ -17,7 +17,7 @@ pub(crate) struct PinnedRange {
 }
 
 impl PinnedRange {
-    /// Pins a range of a mapping, given as offsets into it.
+    /// Pins a range of a mapping, as offsets into it.
     pub(crate) fn new(mapping: &Arc<Mapping>, range: Range<usize>) -> PinnedRange {
         mapping.pinned().lock().push(range.clone());
         PinnedRange { mapping: Arc::clone(mapping), range }

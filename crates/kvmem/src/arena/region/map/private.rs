@@ -132,7 +132,7 @@ fn pooled(
 
 fn map_hugetlb(at: NonNull<u8>, len: usize, page: PageSize) -> Result<(), Errno> {
     let shift = page.bytes().ilog2();
-    // SAFETY: no address is given, so the kernel replaces no mapping.
+    // SAFETY: no address is passed, so the kernel replaces no mapping.
     let trial = unsafe { sys::map_huge(None, len, shift) }?;
     // SAFETY: the kernel chose the range just now, and no code has its address.
     unsafe { unmap(trial, len) };

@@ -115,7 +115,7 @@ pub(crate) fn map_whole(
     if page.is_pooled() {
         // The pool promises pages to the file, not to the mapping: the second mapping gets the
         // pages of the first.
-        // SAFETY: no address is given, so the kernel replaces no mapping.
+        // SAFETY: no address is passed, so the kernel replaces no mapping.
         let trial = unsafe { sys::map_file(None, len, file, write) }.map_err(error)?;
         // SAFETY: the kernel chose the range just now, and no code has its address.
         unsafe { unmap(trial, len) };

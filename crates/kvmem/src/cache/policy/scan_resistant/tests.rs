@@ -77,7 +77,7 @@ fn an_evicted_block_returns_as_its_kind_until_its_ghost_is_dropped() {
     assert_eq!(toy.find(7), None);
     toy.used(7);
     assert_eq!(uses(&toy, 7), 5);
-    // The model gives it up meanwhile, and takes that back.
+    // The model abandons it meanwhile, and reverts that.
     scan(&mut toy, 190, &mut next);
     assert_eq!(toy.find(7), None);
     toy.used(7);

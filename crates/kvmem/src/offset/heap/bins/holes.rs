@@ -15,7 +15,7 @@ const HELD_BACK: u32 = u32::MAX;
 /// Value of [`Hole::list_id`]: held back, and in the list of runs.
 pub(crate) const RUN: u32 = HELD_BACK - 1;
 
-/// The hole of every range that is not free: a record with size 0. The bytes free beside a range
+/// The hole of every range that is not free: a record with size 0. The bytes free next to a range
 /// can be read from it without testing first whether there are any.
 pub(crate) const NULL_HOLE: u32 = 0;
 

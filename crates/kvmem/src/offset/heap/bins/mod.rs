@@ -1,7 +1,7 @@
 //! The bins: free ranges, found by size in a fixed number of steps.
 //!
 //! A free range is a [`Hole`]. Holes of about the same size share a bin; a bin is a list, last in
-//! first out. Every octave of sizes is divided into 64 bins. Two levels of bitmap tell which bins
+//! first out. Every octave of sizes is divided into 64 bins. Two levels of bitmap show which bins
 //! are non-empty, and two count-zeros find the next one (Masmano et al., *TLSF: a new dynamic
 //! memory allocator for real-time systems*, 2004). Unlike TLSF, which rounds up, the search begins
 //! with the request's own bin. Long bins are [split](splits) into narrower lists.

@@ -1,7 +1,7 @@
 //! *Splits*: long bins divided into narrower lists, which keeps every list short.
 //!
 //! When a hole comes to a list at its limit, a *split* replaces the list: 64 lists of equal width,
-//! as narrow as the sizes in the list allow, and one word that tells which of them are non-empty.
+//! as narrow as the sizes in the list allow, and one word that says which of them are non-empty.
 //! These lists are split in turn. A list for one size has no limit. When few holes are left in a
 //! split, they become one list again.
 //!
@@ -38,7 +38,7 @@ const BELOW: usize = LISTS;
 const ABOVE: usize = LISTS + 1;
 /// List ids of each split, some of them unused.
 const IDS_PER_SPLIT: u32 = 2 * PER_OCTAVE;
-/// Upper bound of the number of splits, given by the list ids. The greatest ids mark holes outside
+/// Upper bound of the number of splits, from the list ids. The greatest ids mark holes outside
 /// of the bins.
 pub(super) const MAX_SPLITS: usize = (u32::MAX as usize - BINS) / IDS_PER_SPLIT as usize - 1;
 
@@ -70,7 +70,7 @@ pub(super) struct Split {
 }
 
 impl Split {
-    /// Creates an empty split of the list `above`, whose lists have the given width; one of them is
+    /// Creates an empty split of the list `above`, whose lists have this width; one of them is
     /// for `size`.
     pub(super) const fn new(above: u32, size: u64, width_log2: u32) -> Self {
         let covered_log2 = width_log2 + LISTS_LOG2;

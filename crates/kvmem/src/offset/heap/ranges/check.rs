@@ -10,7 +10,7 @@
 //! 7. The greatest binned size is exact where it is known.
 //! 8. No used range, and no binned hole, crosses a boundary or is a wholly free segment. Runs begin
 //!    at a boundary and end at one; the wilderness ends the space. No two runs touch.
-//! 9. The lock-free hint is not below the largest free range (checked beside the hint, in
+//! 9. The lock-free hint is not below the largest free range (checked with the hint, in
 //!    `space_core.rs`).
 
 use std::ops::Range;

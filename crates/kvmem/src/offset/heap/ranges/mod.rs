@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Each range has a node in a ring in address order, the [chain]. A used node stores where
-//! its range begins; the next node tells where it ends. A free node names its hole, which stores
+//! its range begins; the next node says where it ends. A free node names its hole, which stores
 //! offset, size and a place in a bin.
 //!
 //! ## The boundary

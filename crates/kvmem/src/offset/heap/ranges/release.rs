@@ -1,6 +1,6 @@
 //! *Release*: a used range becomes free, and is coalesced with its free neighbours.
 //!
-//! These are Knuth's boundary tags, stored beside the space instead of in it.
+//! These are Knuth's boundary tags, stored next to the space instead of in it.
 
 use super::super::bins::Hole;
 use super::chain::RangeNode;

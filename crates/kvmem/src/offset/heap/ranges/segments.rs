@@ -1,7 +1,7 @@
 //! *Segments*: wholly free ones become binned holes and runs again.
 //!
 //! A request that finds no room in the bins *opens* a segment of a run: the segment becomes a hole
-//! in a bin. A segment that becomes wholly free is added to the runs beside it. Both take O(1).
+//! in a bin. A segment that becomes wholly free is added to the adjacent runs. Both take O(1).
 //!
 //! ## The first segment with an aligned start
 //!

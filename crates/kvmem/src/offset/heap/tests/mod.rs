@@ -1,4 +1,3 @@
-mod batch;
 mod chunked_table;
 mod quick;
 mod start;

@@ -1,4 +1,4 @@
-//! Quick lists: which ranges they keep, when they give them up, and that nothing fails because of
+//! Quick lists: which ranges they hold, when they release them, and that nothing fails because of
 //! them.
 
 use super::super::heap::Heap;

@@ -1,6 +1,6 @@
 //! *ABI*: the part of the CUDA driver API that registering needs.
 //!
-//! A function that changed has a suffix (`_v2`); the old one stays beside it. Handles are pointers
+//! A function that changed has a suffix (`_v2`); the old one stays. Handles are pointers
 //! that only the driver reads. A device is a number, and an address on a device has 64 bits.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -56,7 +56,7 @@ impl CudaAbi {
         macro_rules! function {
             ($name:literal) => {
                 // SAFETY: the field that receives the function has the type of the driver's header,
-                // which the caller promises for this library. The library is stored beside it, or
+                // which the caller promises for this library. The library is stored with it, or
                 // never unloaded.
                 unsafe { library.symbol($name) }
             };

@@ -113,7 +113,7 @@ impl Cuda {
         let result = unsafe { (self.0.device_get)(&mut device, ordinal) };
         check(&self.0, "cuDeviceGet", result).map_err(failed)?;
         let mut name = [0u8; 256];
-        // SAFETY: the call writes at most the length that it is given, one byte less than the
+        // SAFETY: the call writes at most the length that is passed, one byte less than the
         // buffer has. All bytes are initialized, and the last one stays zero.
         let result = unsafe {
             (self.0.device_get_name)(

@@ -118,7 +118,7 @@ impl NixlAbi {
         macro_rules! function {
             ($name:literal) => {
                 // SAFETY: the field that receives the function has the type of the header, which
-                // the caller promises for this library. The library is stored beside it, or never
+                // the caller promises for this library. The library is stored with it, or never
                 // unloaded.
                 unsafe { library.symbol($name) }
             };

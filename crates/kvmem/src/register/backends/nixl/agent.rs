@@ -108,7 +108,7 @@ impl Registrar for Agent {
     }
 
     /// Registers a range; a range that has a key already fails with `EEXIST`. NIXL itself would
-    /// register it twice, and would have to be told twice to deregister it, but the two keys could
+    /// register it twice, and would have to deregister it twice, but the two keys could
     /// not be distinguished. Overlapping ranges are allowed.
     unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
         let call = "nixl_capi_register_mem";

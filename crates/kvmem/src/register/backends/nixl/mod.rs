@@ -43,7 +43,7 @@
 //! 2. `libnixl_capi.so` in the loader's search path (`LD_LIBRARY_PATH`, `ldconfig`).
 //!
 //! The Python wheel `nixl-cu12` contains it as
-//! `site-packages/.nixl_cu12.mesonpy.libs/libnixl_capi.so`, beside all that it needs. It finds its
+//! `site-packages/.nixl_cu12.mesonpy.libs/libnixl_capi.so`, with all that it needs. It finds its
 //! plugins relative to its own path, and needs neither CUDA nor Python. `NIXL_PLUGIN_DIR` names
 //! another folder of plugins.
 //!

@@ -1,10 +1,10 @@
 //! *UCX*: a setting that UCX needs before it is loaded.
 //!
 //! The wheels of NIXL 1.5.1 contain their own `libibverbs`. If the system has drivers for it
-//! (Debian's `ibverbs-providers`), UCX's module `ib` loads these drivers beside the wheel's
+//! (Debian's `ibverbs-providers`), UCX's module `ib` loads these drivers in addition to the wheel's
 //! library, and every process that has created an agent ends with `SIGSEGV`. Without a device the
-//! module is useless. UCX is therefore told not to load it, by `UCX_MODULES=^ib`, unless the
-//! variable is set.
+//! module is useless. UCX therefore must not load it: the library sets `UCX_MODULES=^ib`, unless
+//! the variable is set.
 
 use std::env;
 use std::ffi::CStr;

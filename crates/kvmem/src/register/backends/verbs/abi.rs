@@ -2,8 +2,8 @@
 //! `infiniband/verbs.h`.
 //!
 //! The library has kept this ABI since 2006 (symbol version `IBVERBS_1.1`): structures only grow at
-//! their end, and a changed function gets a new version beside the old one. The structures read
-//! here are compared with the header's layout at compile time.
+//! their end, and a changed function gets a new version in addition to the old one. The structures
+//! read here are compared with the header's layout at compile time.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
@@ -140,7 +140,7 @@ impl VerbsAbi {
         macro_rules! function {
             ($name:literal) => {
                 // SAFETY: the field that receives the function has the type of the header, which
-                // the caller promises for this library. The library is stored beside it, and is
+                // the caller promises for this library. The library is stored with it, and is
                 // unloaded only when both are dropped.
                 unsafe { library.symbol($name) }
             };

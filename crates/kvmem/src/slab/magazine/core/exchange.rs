@@ -4,12 +4,12 @@
 //! cannot serve it
 //!
 //! 1. exchanges the loaded and the previous magazine, if the previous one can;
-//! 2. otherwise gives the previous magazine to the depot, makes the loaded one the previous one,
+//! 2. otherwise puts the previous magazine into the depot, makes the loaded one the previous one,
 //!    and loads a full (or empty) one of the depot;
 //! 3. and if the depot has none, refills a magazine from the source (or allocates an empty one).
 //!
 //! A thread without a cache, or one that is on a slow path already, takes single rounds from the
-//! depot, and gives them to the source.
+//! depot, and returns them to the source.
 
 use super::super::depot::Depot;
 use super::super::magazine::Magazine;

@@ -1,6 +1,6 @@
 //! *Core*: one instance of the magazine layer. It does not know which thread runs.
 //!
-//! Functions are given the cache of the calling thread, or `None`.
+//! Functions receive the cache of the calling thread, or `None`.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | `exchange.rs` | a magazine is empty or full: the algorithm of *Magazines and Vmem* |
 //! | `batch.rs` | many rounds at once |
 //! | `trim.rs`, `reclaim.rs` | everything cached returns to the source |
-//! | `holders.rs`, `moves.rs`, `transfers.rs` | counters that tell whether anything is cached |
+//! | `holders.rs`, `moves.rs`, `transfers.rs` | counters that show whether anything is cached |
 //! | `bound.rs`, `bypass.rs` | how much is cached |
 //! | `fork.rs`, `report.rs` | forks, statistics |
 //!

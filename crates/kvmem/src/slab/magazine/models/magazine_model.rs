@@ -63,7 +63,7 @@ impl Topology for ModelNodes {
 
 /// An instance of one class whose moves are not tracked.
 pub(super) type MagazineModel = AnyMagazineModel<false>;
-/// An instance of one class whose moves are tracked, so it can tell whether anything is cached.
+/// An instance of one class whose moves are tracked, so it knows whether anything is cached.
 pub(super) type TrackedModel = AnyMagazineModel<true>;
 
 /// An instance of one class, tracked or not.

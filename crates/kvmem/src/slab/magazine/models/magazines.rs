@@ -6,6 +6,7 @@ use loom::thread;
 
 use super::magazine_model::{MagazineModel, TrackedModel};
 use crate::sync::models::preemptions::check;
+use crate::sync::models::spawn;
 
 /// One thread works with its cache while another one trims: afterwards every round exists once.
 #[test]
@@ -13,16 +14,12 @@ fn exchange_against_trim() {
     check(2, || {
         let model = Arc::new(MagazineModel::new(4, 1));
         let cache = model.join();
-        let other = {
-            let model = model.clone();
-            thread::spawn(move || {
-                let rounds: Vec<u32> =
-                    (0..3).filter_map(|_| model.get(Some(&cache), true)).collect();
-                assert_eq!(rounds.len(), 3);
-                rounds.into_iter().for_each(|round| model.put(Some(&cache), round));
-                cache
-            })
-        };
+        let other = spawn(&model, move |model| {
+            let rounds: Vec<u32> = (0..3).filter_map(|_| model.get(Some(&cache), true)).collect();
+            assert_eq!(rounds.len(), 3);
+            rounds.into_iter().for_each(|round| model.put(Some(&cache), round));
+            cache
+        });
         model.trim();
         let cache = other.join().unwrap();
         model.trim();
@@ -41,15 +38,12 @@ fn exchange_against_exchange() {
         let (mine, theirs) = (model.join(), model.join());
         let rounds: Vec<u32> = (0..4).filter_map(|_| model.get(Some(&mine), true)).collect();
         rounds.into_iter().for_each(|round| model.put(Some(&mine), round));
-        let other = {
-            let model = model.clone();
-            thread::spawn(move || {
-                if let Some(got) = model.get(Some(&theirs), false) {
-                    model.put(Some(&theirs), got);
-                }
-                theirs
-            })
-        };
+        let other = spawn(&model, move |model| {
+            if let Some(got) = model.get(Some(&theirs), false) {
+                model.put(Some(&theirs), got);
+            }
+            theirs
+        });
         let got = model.get(Some(&mine), false).expect("cached");
         model.tick();
         model.put(Some(&mine), got);
@@ -102,14 +96,11 @@ fn the_end_of_a_thread_against_trim() {
     check(3, || {
         let model = Arc::new(MagazineModel::new(2, 2));
         let cache = model.join();
-        let other = {
-            let model = model.clone();
-            thread::spawn(move || {
-                let round = model.get(Some(&cache), true).expect("no other thread has any");
-                model.put(Some(&cache), round);
-                model.retire(cache);
-            })
-        };
+        let other = spawn(&model, move |model| {
+            let round = model.get(Some(&cache), true).expect("no other thread has any");
+            model.put(Some(&cache), round);
+            model.retire(cache);
+        });
         model.trim();
         other.join().unwrap();
         assert_eq!(model.may_hold(), model.inside() < 2);
@@ -160,12 +151,9 @@ fn a_trim_waits_for_rounds_in_flight() {
     check(3, || {
         let model = Arc::new(MagazineModel::new(2, 2));
         let cache = model.join();
-        let other = {
-            let model = model.clone();
-            thread::spawn(move || {
-                (model.get(Some(&cache), true).expect("at most one is out"), cache)
-            })
-        };
+        let other = spawn(&model, move |model| {
+            (model.get(Some(&cache), true).expect("at most one is out"), cache)
+        });
         let mut got = model.get(None, true);
         if got.is_none() {
             assert!(model.may_hold());
@@ -190,13 +178,10 @@ fn a_failed_request_reclaims_what_others_cache() {
         let (mine, theirs) = (model.join(), model.join());
         let out = model.get(Some(&mine), true).expect("there are two");
         let cached = model.get(Some(&theirs), true).expect("there are two");
-        let other = {
-            let model = model.clone();
-            thread::spawn(move || {
-                model.put(Some(&theirs), cached);
-                theirs
-            })
-        };
+        let other = spawn(&model, move |model| {
+            model.put(Some(&theirs), cached);
+            theirs
+        });
         let got = model.request(Some(&mine));
         let theirs = other.join().unwrap();
         let got =
@@ -262,15 +247,12 @@ fn no_request_fails_while_another_puts_and_gets() {
         let model = Arc::new(TrackedModel::new(2, 2));
         let (mine, theirs) = (model.join(), model.join());
         let round = model.get(Some(&theirs), true).expect("there are two");
-        let other = {
-            let model = model.clone();
-            thread::spawn(move || {
-                model.put(Some(&theirs), round);
-                let got = model.request(Some(&theirs)).expect("each thread has at most one");
-                model.put(Some(&theirs), got);
-                theirs
-            })
-        };
+        let other = spawn(&model, move |model| {
+            model.put(Some(&theirs), round);
+            let got = model.request(Some(&theirs)).expect("each thread has at most one");
+            model.put(Some(&theirs), got);
+            theirs
+        });
         let got = model.request(Some(&mine)).expect("each thread has at most one");
         model.put(Some(&mine), got);
         let theirs = other.join().unwrap();
@@ -287,13 +269,10 @@ fn nothing_stays_cached_after_caching_is_disabled() {
         let model = Arc::new(TrackedModel::new(2, 1));
         let cache = model.join();
         let rounds: Vec<u32> = (0..2).filter_map(|_| model.get(Some(&cache), true)).collect();
-        let other = {
-            let model = model.clone();
-            thread::spawn(move || {
-                rounds.into_iter().for_each(|round| model.put(Some(&cache), round));
-                cache
-            })
-        };
+        let other = spawn(&model, move |model| {
+            rounds.into_iter().for_each(|round| model.put(Some(&cache), round));
+            cache
+        });
         model.disable_caching();
         let cache = other.join().unwrap();
         assert_eq!(model.inside(), 2);
@@ -311,13 +290,10 @@ fn no_round_stays_under_a_rebound_class() {
         let model = Arc::new(TrackedModel::new(3, 1));
         let cache = model.join();
         let old: Vec<u32> = (0..3).filter_map(|_| model.get(Some(&cache), true)).collect();
-        let other = {
-            let model = model.clone();
-            thread::spawn(move || {
-                old.into_iter().for_each(|round| model.put(Some(&cache), round));
-                cache
-            })
-        };
+        let other = spawn(&model, move |model| {
+            old.into_iter().for_each(|round| model.put(Some(&cache), round));
+            cache
+        });
         model.rebind(2);
         let seen = model.cached();
         assert!(seen.iter().all(|round| *round >= 2), "{seen:?}");

@@ -96,16 +96,20 @@ fn rounds_stay_on_their_node() {
     fixture.trim();
 }
 
-/// One node allocates and the other one frees: after the first turns the source is not used.
+/// One node allocates and the other one frees: after the first rounds the source is not used.
 #[test]
 fn one_node_allocates_what_the_other_frees() {
     let _plan = without_kernel_faults();
     let fixture = fixture(2);
     let workers = workers(2);
-    for turn in 0..100 {
+    for round in 0..100 {
         let rounds = fixture.get(&workers[0], 1000);
         fixture.put(&workers[1], rounds);
-        assert!(fixture.source.out() <= 1000 + 5 * 384, "{} in turn {turn}", fixture.source.out());
+        assert!(
+            fixture.source.out() <= 1000 + 5 * 384,
+            "{} in round {round}",
+            fixture.source.out()
+        );
     }
     let (refills, remote) = fixture.refills_and_remote();
     assert!(refills <= 8 && remote > 100, "{refills} refills, {remote} from the other node");

@@ -34,7 +34,7 @@ pub(crate) struct OwnerLock {
 pub(crate) struct OwnerGuard<'a>(&'a OwnerLock);
 
 impl OwnerLock {
-    /// Makes a free lock. `fenced` tells the owner to make fences.
+    /// Makes a free lock. `fenced` makes the owner use fences.
     pub(crate) fn new(fenced: bool) -> Self {
         OwnerLock {
             busy: AtomicBool::new(false),
@@ -125,7 +125,7 @@ impl OwnerLock {
     }
 
     /// Waits after a barrier until the owner is out; then the caller holds the lock. `reached`
-    /// tells whether the barrier ran on all threads. If it was only the caller's own fence and the
+    /// says whether the barrier ran on all threads. If it was only the caller's own fence and the
     /// owner makes none, the function withdraws the stop and returns false.
     pub(crate) fn wait_until_out(&self, reached: bool) -> bool {
         // Acquire pairs with the Release in `enter_slow`.

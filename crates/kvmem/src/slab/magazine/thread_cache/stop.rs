@@ -1,8 +1,8 @@
 //! *Stop*: keeps all owners out of their caches for a moment.
 //!
-//! The thread that stops the owners holds the lock of the list. It asks all owners to stay out,
-//! runs a barrier on all threads, and waits until each owner is out (see
-//! [owner lock](super::owner_lock)).
+//! The thread that stops the owners holds the lock of the list. It requests that all owners stay
+//! out, runs a barrier on all threads, and waits until each owner is out (see [owner
+//! lock](super::owner_lock)).
 
 use super::access::CacheAccess;
 use super::list::Caches;

@@ -1,10 +1,10 @@
 //! The queue in all orders of a few steps.
 
 use loom::sync::Arc;
-use loom::thread;
 
 use super::queue_model::QueueModel;
 use crate::sync::models::preemptions::check;
+use crate::sync::models::spawn;
 use crate::tier::write_behind::options::WhenFull;
 
 type Run = fn(&QueueModel);
@@ -14,10 +14,7 @@ type Run = fn(&QueueModel);
 fn beside_a_writer(make: fn() -> QueueModel, runs: &'static [Run], end: Run) {
     check(3, move || {
         let model = Arc::new(make());
-        let spawn = |run: Run| {
-            let model = model.clone();
-            thread::spawn(move || run(&model))
-        };
+        let spawn = |run: Run| spawn(&model, move |model| run(&model));
         let writer = spawn(QueueModel::write);
         let others: Vec<_> = runs[1..].iter().map(|&run| spawn(run)).collect();
         runs[0](&model);
@@ -162,10 +159,7 @@ fn the_end_beside_threads_that_wait_for_room() {
     for discard in [false, true] {
         check(3, move || {
             let model = Arc::new(waiting());
-            let spawn = |run: Run| {
-                let model = model.clone();
-                thread::spawn(move || run(&model))
-            };
+            let spawn = |run: Run| spawn(&model, move |model| run(&model));
             let writer = spawn(QueueModel::write);
             let putter = spawn(|model| {
                 let taken = model.put(1, 2).is_ok();

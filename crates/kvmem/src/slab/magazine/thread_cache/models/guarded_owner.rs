@@ -22,7 +22,7 @@ impl GuardedOwner {
         run();
     }
 
-    /// Runs `run` with the lock, as a stopper. `reached` tells whether the barrier runs on all
+    /// Runs `run` with the lock, as a stopper. `reached` says whether the barrier runs on all
     /// threads. Returns false without running it if that is not so and the owner is not known to
     /// make fences.
     pub(super) fn stop(&self, reached: bool, run: impl FnOnce()) -> bool {
