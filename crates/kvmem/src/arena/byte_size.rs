@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::str::FromStr;
-
 use thiserror::Error;
 
 #[doc = include_str!("../../docs/sizes.md")]
@@ -165,6 +164,22 @@ fn fraction_of(digits: &str, unit: u128) -> u128 {
     digits.bytes().rev().fold(0, |carried, digit| (u128::from(digit - b'0') * unit + carried) / 10)
 }
 
+/// A number of bytes, displayed in the largest unit that leaves at least 1.
+pub(crate) struct HumanBytes(pub(crate) u64);
+
+impl fmt::Display for HumanBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let unit = self.0.max(1).ilog2() as usize / 10;
+        let text = if self.0.is_multiple_of(1 << (10 * unit)) {
+            format!("{} {}", self.0 >> (10 * unit), UNITS[unit])
+        } else {
+            format!("{:.1} {}", self.0 as f64 / (1u64 << (10 * unit)) as f64, UNITS[unit])
+        };
+        f.pad(&text)
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -187,5 +202,16 @@ mod tests {
         let huge = "9".repeat(200);
         assert_eq!(standard(&huge), Err(SizeFault::TooLarge { limit: isize::MAX as usize }));
         assert_eq!(standard(&format!("1.{huge}K")), Ok(2047));
+    }
+
+    #[test]
+    fn byte_counts_display_in_the_largest_unit() {
+        let shown = |bytes| HumanBytes(bytes).to_string();
+        assert_eq!(shown(0), "0 B");
+        assert_eq!(shown(1023), "1023 B");
+        assert_eq!(shown(4096), "4 KiB");
+        assert_eq!(shown((64 << 30) + (51 << 24)), "64.8 GiB");
+        assert_eq!(shown(1 << 40), "1 TiB");
+        assert_eq!((&*shown(1 << 63), &*shown(u64::MAX)), ("8 EiB", "16.0 EiB"));
     }
 }

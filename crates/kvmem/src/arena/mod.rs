@@ -3,7 +3,6 @@
 mod bump;
 mod byte_size;
 mod error;
-mod human_bytes;
 mod machine;
 mod pages;
 mod populate;
@@ -12,7 +11,7 @@ mod process;
 mod progress;
 mod region;
 
-pub(crate) use human_bytes::HumanBytes;
+pub(crate) use byte_size::HumanBytes;
 pub(crate) use machine::{
     MachineFiles, PIECE_BYTES, is_exempt_from_memlock, locked_bytes, max_pin_bytes, pinned_bytes,
     usable_cores,

@@ -11,7 +11,6 @@ mod owner;
 mod pool;
 mod provision;
 mod raw;
-mod register_with;
 mod report;
 mod resize;
 mod setup;

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::call::Call;
+use super::errno::{Result, check};
 use super::gate::gate;
-use super::result::{Result, check};
 
 // <linux/membarrier.h>
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;

@@ -1,9 +1,7 @@
 //! *Errno*: error numbers of the kernel.
 
-use std::fmt;
-use std::io;
-
 use serde::{Deserialize, Serialize};
+use std::{fmt, io};
 
 /// An error number of the kernel. It is displayed with its meaning, and with its name if this
 /// library knows it.
@@ -90,6 +88,14 @@ impl From<Errno> for io::Error {
     fn from(errno: Errno) -> io::Error {
         io::Error::from_raw_os_error(errno.0)
     }
+}
+
+/// The result of a system call.
+pub(crate) type Result<T> = std::result::Result<T, Errno>;
+
+/// Converts the result of a C function that returns −1 and sets `errno`.
+pub(super) fn check(returned: libc::c_long) -> Result<usize> {
+    usize::try_from(returned).map_err(|_| Errno::last())
 }
 
 #[cfg(all(test, not(loom)))]

@@ -11,8 +11,8 @@ use std::path::Path;
 
 use super::call::Call;
 use super::errno::Errno;
+use super::errno::{Result, check};
 use super::gate::gate;
-use super::result::{Result, check};
 
 /// Makes an anonymous file that can be sealed, closed on exec, and that no process can execute.
 /// `flags` are further `MFD_*` flags.

@@ -22,8 +22,8 @@ use std::thread;
 
 use super::call::Call;
 use super::errno::Errno;
+use super::errno::Result;
 use super::gate::gate;
-use super::result::Result;
 
 /// The position of a layer's hooks. Before a fork the stages run in this order, after it in
 /// reverse.

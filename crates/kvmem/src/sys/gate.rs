@@ -6,9 +6,9 @@
 use super::call::Call;
 #[cfg(miri)]
 use super::errno::Errno;
+use super::errno::Result;
 #[cfg(feature = "fault-injection")]
 use super::fault;
-use super::result::Result;
 
 /// Returns an error if a test's plan makes this call fail.
 #[cfg(all(feature = "fault-injection", not(miri)))]

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::call::Call;
 use super::errno::Errno;
+use super::errno::Result;
 use super::gate::gate;
-use super::result::Result;
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 static COUNTED: Once = Once::new();

@@ -12,8 +12,8 @@ use std::path::Path;
 
 use super::call::Call;
 use super::errno::Errno;
+use super::errno::{Result, check};
 use super::gate::gate;
-use super::result::{Result, check};
 
 /// The end of the longest range that can be locked.
 pub(crate) const LOCK_END: u64 = i64::MAX as u64;

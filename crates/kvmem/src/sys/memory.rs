@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 
 use super::call::Call;
 use super::errno::Errno;
+use super::errno::{Result, check};
 use super::gate::gate;
-use super::result::{Result, check};
 
 /// Returns the size of a base page in bytes.
 pub(crate) fn page_size() -> usize {

@@ -26,13 +26,13 @@ mod made_in;
 mod memory;
 mod placement;
 mod process;
-mod result;
 mod ring;
 
 pub use call::Call;
 pub use errno::Errno;
 
 pub(crate) use barrier::{barrier, register_barrier};
+pub(crate) use errno::Result;
 pub(crate) use file::{FileId, file_id, file_number, mode, reopen_read_only};
 pub(crate) use file::{
     PageRegion, StoredFile, duplicate, file_size, file_system, folder_names, get_seals, is_folder,
@@ -55,7 +55,6 @@ pub(crate) use process::{
     Resource, affinity, process_id, resource_limit, resource_limits, spawn, spawn_scoped, user_id,
 };
 pub(crate) use process::{add_to_environment, at_exit, has_more_rights_than_its_user};
-pub(crate) use result::Result;
 pub(crate) use ring::{
     io_uring_allowed, ring_clone, ring_empty, ring_fill, ring_setup, ring_table,
 };

@@ -3,8 +3,8 @@
 use std::ptr::NonNull;
 
 use super::call::Call;
+use super::errno::{Result, check};
 use super::gate::gate;
-use super::result::{Result, check};
 
 /// The words of a node mask: 1024 nodes, the maximum of any Linux build.
 const WORDS: usize = 1024 / 64;

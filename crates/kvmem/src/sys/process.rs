@@ -7,8 +7,8 @@ use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
 use super::call::Call;
 use super::errno::Errno;
+use super::errno::{Result, check};
 use super::gate::gate;
-use super::result::{Result, check};
 
 /// A limit of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use std::ptr::{self, NonNull};
 
 use super::call::Call;
 use super::errno::Errno;
+use super::errno::{Result, check};
 use super::gate::gate;
-use super::result::{Result, check};
 
 const REGISTER_BUFFERS2: u32 = 15;
 const REGISTER_BUFFERS_UPDATE: u32 = 16;

@@ -2,10 +2,6 @@
 
 mod chain;
 mod key;
-mod origin;
-mod pinned_value;
-mod priority;
-mod state;
 #[allow(clippy::module_inception)]
 mod tier;
 mod value;
@@ -13,10 +9,10 @@ mod write_behind;
 
 pub use chain::Chain;
 pub use key::TierKey;
-pub use origin::TierOrigin;
-pub use pinned_value::PinnedValue;
-pub use priority::Priority;
-pub use state::TierState;
+pub use tier::TierState;
 pub use tier::{BoxError, Lookup, StoreOutcome, Tier};
+pub use value::PinnedValue;
+pub use value::Priority;
+pub use value::TierOrigin;
 pub use value::{TierHints, TierHit, TierRead, TierValue};
 pub use write_behind::{OnDrop, WhenFull, WriteBehind, WriteBehindBuilder, WriteBehindStats};

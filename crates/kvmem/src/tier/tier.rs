@@ -1,10 +1,11 @@
 //! [`Tier`]: the contract between what holds values in memory and what stores them below.
 
+use super::{TierHit, TierRead, TierValue};
+use crate::pool::observe::FieldType;
+use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::io;
 use std::os::fd::OwnedFd;
-
-use super::{TierHit, TierRead, TierState, TierValue};
 
 /// An error of a tier, of any type.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -225,5 +226,38 @@ pub trait Tier: Send + Sync {
     fn wait_for_release(&self, seen: u64) -> Option<u64> {
         let _ = seen;
         None
+    }
+}
+
+/// Whether a tier works.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TierState {
+    /// There is none.
+    #[default]
+    None,
+    /// It stores and finds values.
+    Working,
+    /// It finds what it has and stores nothing, because its device failed.
+    ReadOnly,
+    /// It does neither now, and may do both later. Of a cluster below a disk: the disk works.
+    Away,
+}
+
+impl TierState {
+    /// Returns the name: `none`, `working`, `read_only` or `away`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            TierState::None => "none",
+            TierState::Working => "working",
+            TierState::ReadOnly => "read_only",
+            TierState::Away => "away",
+        }
+    }
+}
+
+impl FieldType for TierState {
+    fn number(&self) -> u64 {
+        *self as u64
     }
 }

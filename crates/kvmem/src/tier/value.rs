@@ -2,10 +2,9 @@
 
 use std::any::Any;
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
-
-use super::{PinnedValue, Priority, TierOrigin};
 
 /// Hints about the worth of a value. A tier uses those that it understands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -116,4 +115,83 @@ pub struct TierHit {
     /// The hints with which the value was stored, as far as the tier keeps them; the time to live
     /// is what is left of it.
     pub hints: TierHints,
+}
+
+/// The name of a value that a lower tier has. A tier assigns to each value that it stores a name of
+/// its own, which no value of any tier in this process ever has again: a value whose origin the
+/// tier still has under the key was not changed since, and need not be written again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TierOrigin(NonZeroU64);
+
+impl TierOrigin {
+    /// Makes an origin of a number that is unique in this process.
+    #[must_use]
+    pub fn new(number: NonZeroU64) -> TierOrigin {
+        TierOrigin(number)
+    }
+
+    /// Returns the number.
+    #[must_use]
+    pub fn get(self) -> NonZeroU64 {
+        self.0
+    }
+}
+
+/// The worth of a value compared with others: a tier or a node evicts values of a lower priority
+/// first. From 0, the default, to 3; all interfaces of all languages have this range.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Priority(u8);
+
+impl Priority {
+    /// The highest priority: 3.
+    pub const MAX: Priority = Priority(3);
+
+    /// Makes a priority; `None` above [`MAX`](Self::MAX).
+    #[must_use]
+    pub const fn new(level: u8) -> Option<Priority> {
+        if level <= Priority::MAX.0 { Some(Priority(level)) } else { None }
+    }
+
+    /// Returns the priority that is nearest to a number, such as one that an older version stored.
+    #[must_use]
+    pub fn nearest(level: i8) -> Priority {
+        Priority(level.clamp(0, Priority::MAX.0 as i8) as u8)
+    }
+
+    /// Returns the number.
+    #[must_use]
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+}
+
+/// A value whose bytes stay in memory while it exists, such as a [pin](crate::cache::Pinned) of a
+/// cache.
+pub trait PinnedValue: Any + Send + Sync {
+    /// Returns the bytes.
+    fn bytes(&self) -> &[u8];
+
+    /// Returns the bytes of memory that it keeps from other use.
+    fn memory_bytes(&self) -> u64 {
+        self.bytes().len() as u64
+    }
+
+    /// Returns whether the key has received another value since, or was removed.
+    fn is_superseded(&self) -> bool {
+        false
+    }
+
+    /// Returns another pin on the same bytes.
+    fn pin(&self) -> Arc<dyn PinnedValue>;
+}
+
+/// A copy of a value.
+impl PinnedValue for Box<[u8]> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+
+    fn pin(&self) -> Arc<dyn PinnedValue> {
+        Arc::new(self.clone())
+    }
 }

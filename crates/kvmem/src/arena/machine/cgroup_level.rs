@@ -4,8 +4,8 @@
 //! it while their controller is off.
 
 use super::files::MachineFiles;
+use super::files::Read;
 use super::parse;
-use super::unread::Read;
 
 /// One folder of a hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]

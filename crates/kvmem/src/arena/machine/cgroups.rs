@@ -13,8 +13,8 @@
 
 use super::cgroup_level::{CgroupLevel, CgroupLimit, LimitFiles};
 use super::files::MachineFiles;
+use super::files::{Read, Unread};
 use super::parse::{self, Membership, Mount};
-use super::unread::{Read, Unread};
 
 /// The levels of one controller.
 #[derive(Clone, Debug)]
@@ -214,73 +214,5 @@ impl Hierarchy {
     pub(crate) fn forbids_swap(&self, files: &MachineFiles) -> Read<bool> {
         let mut levels = self.levels.iter().map(|level| level.forbids_swap(files));
         levels.try_fold(false, |any, forbids| Ok(any | forbids?))
-    }
-}
-
-#[cfg(all(test, not(any(loom, miri))))]
-mod tests {
-    use super::*;
-    use crate::arena::machine::MadeUpTree;
-
-    fn visible(mounts: &str, paths: &str, controller: &str) -> Vec<String> {
-        let files = [("proc/self/mountinfo", mounts), ("proc/self/cgroup", paths)];
-        let tree = MadeUpTree::new("cgroups", &files);
-        let levels = Cgroups::visible(&MachineFiles::under(tree.root()), controller);
-        levels.into_iter().map(|level| level.folder).collect()
-    }
-
-    #[test]
-    fn version_2_up_to_the_top() {
-        let mounts = "25 24 0:22 / /proc rw - proc proc rw\n\
-                      30 25 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate";
-        assert_eq!(
-            visible(mounts, "0::/a.slice/b.scope\n", "memory"),
-            ["/sys/fs/cgroup/a.slice/b.scope", "/sys/fs/cgroup/a.slice", "/sys/fs/cgroup"]
-        );
-        // A container that sees only its own group.
-        assert_eq!(visible(mounts, "0::/\n", "memory"), ["/sys/fs/cgroup"]);
-        assert_eq!(visible(mounts, "0::/../other\n", "memory"), ["/sys/fs/cgroup"]);
-        assert!(visible(mounts, "", "memory").is_empty());
-        assert!(visible("", "0::/\n", "memory").is_empty());
-    }
-
-    #[test]
-    fn version_1_by_controller() {
-        let mounts = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
-                      33 31 0:30 /docker/x /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
-                      34 31 0:31 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
-        let paths = "5:cpu,cpuacct:/y\n4:memory:/docker/x/inner\n0::/\n";
-        assert_eq!(
-            visible(mounts, paths, "memory"),
-            ["/sys/fs/cgroup/memory/inner", "/sys/fs/cgroup/memory"]
-        );
-        assert_eq!(visible(mounts, paths, "cpu"), ["/sys/fs/cgroup/cpu/y", "/sys/fs/cgroup/cpu"]);
-        // A controller that no hierarchy of v1 has belongs to v2.
-        assert_eq!(visible(mounts, paths, "hugetlb"), ["/sys/fs/cgroup/unified"]);
-        // The mounted part does not show the group: the limits at its top may still apply.
-        assert_eq!(visible(mounts, "4:memory:/elsewhere\n", "memory"), ["/sys/fs/cgroup/memory"]);
-        assert_eq!(visible(mounts, "4:memory:/docker/xy\n", "memory"), ["/sys/fs/cgroup/memory"]);
-    }
-
-    #[test]
-    fn memory_counts_the_tighter_of_both_limits() {
-        let tree = MadeUpTree::new(
-            "memory-limits",
-            &[
-                ("g/memory.max", "1000000"),
-                ("g/memory.high", "max"),
-                ("g/memory.current", "300000"),
-                ("g/memory.stat", "anon 1\ninactive_file 100000\n"),
-            ],
-        );
-        let files = MachineFiles::under(tree.root());
-        let level = CgroupLevel { folder: "/g".to_owned(), unified: true };
-        let found = || level.memory_limit(&files).map(|found| (found.limit, found.remaining()));
-        assert_eq!(found(), Some((1_000_000, 800_000)));
-        tree.write("g/memory.high", "500000");
-        assert_eq!(found(), Some((500_000, 300_000)));
-        tree.write("g/memory.max", "max");
-        tree.write("g/memory.high", "max");
-        assert_eq!(found(), None);
     }
 }

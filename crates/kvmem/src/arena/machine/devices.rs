@@ -1,8 +1,8 @@
 //! *Devices*: the GPUs and RDMA NICs of the machine, with their NUMA nodes and their IOMMU mode.
 
 use super::files::MachineFiles;
+use super::files::{Read, Unread};
 use super::parse;
-use super::unread::{Read, Unread};
 
 /// A device that reads and writes memory by DMA.
 #[derive(Clone, Debug, PartialEq, Eq)]

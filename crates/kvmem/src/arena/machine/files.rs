@@ -1,10 +1,8 @@
 //! *Machine files*: reads `/proc` and `/sys` file by file, those of this machine or made-up ones.
 
-use std::io::{self, ErrorKind, Read as _};
-use std::path::{Path, PathBuf};
-
-use super::unread::{Read, Unread, is_absent};
 use crate::sys::{self, StoredFile};
+use std::io::{self, Error, ErrorKind, Read as _};
+use std::path::{Path, PathBuf};
 
 /// The largest part of a file that is read. The largest file read whole is `mountinfo`: a thousand
 /// mounts take 200 KiB.
@@ -121,4 +119,41 @@ impl MachineFiles {
         };
         count(&self.place(path)).map_err(|error: io::Error| Unread::io_error(path, &error))
     }
+}
+
+/// A fact, or the reason why it is unknown.
+pub(crate) type Read<T> = Result<T, Unread>;
+
+/// The reason why a fact is unknown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unread {
+    why: String,
+    /// Whether the file does not exist.
+    pub(crate) absent: bool,
+}
+
+impl Unread {
+    pub(crate) fn new(why: impl Into<String>) -> Self {
+        Unread { why: why.into(), absent: false }
+    }
+
+    pub(super) fn io_error(path: &str, error: &Error) -> Self {
+        Unread { why: format!("cannot read {path}: {error}"), absent: is_absent(error) }
+    }
+
+    /// A file with an unexpected content.
+    pub(super) fn malformed(path: &str, text: &str) -> Self {
+        let line = text.lines().next().unwrap_or_default();
+        let begin: String = line.chars().take(40).collect();
+        Unread::new(format!("cannot parse {path}, which begins with {begin:?}"))
+    }
+
+    pub(crate) fn why(&self) -> &str {
+        &self.why
+    }
+}
+
+/// Returns whether the file does not exist. A path component that is not a folder means the same.
+pub(super) fn is_absent(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }

@@ -9,8 +9,8 @@
 use super::cgroup_level::{CgroupLevel, LimitFiles};
 use super::cgroups::{CgroupLimits, Cgroups, Hierarchy};
 use super::files::MachineFiles;
+use super::files::Read;
 use super::parse;
-use super::unread::Read;
 use crate::arena::{Fallback, Nodes, PageSize};
 
 /// Returns the size of a page.

@@ -1,8 +1,8 @@
 //! *Locked memory*: how much of `RLIMIT_MEMLOCK` is used, and whether the limit applies.
 
 use super::files::MachineFiles;
+use super::files::Read;
 use super::parse;
-use super::unread::Read;
 
 /// `CAP_IPC_LOCK`, which turns the limit off.
 const CAP_IPC_LOCK: u32 = 14;

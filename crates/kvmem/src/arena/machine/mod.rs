@@ -21,7 +21,6 @@ mod process;
 pub(super) mod shm_files;
 mod system;
 pub(super) mod thp;
-mod unread;
 
 pub(super) use cgroup_level::{CgroupLevel, LimitFiles};
 pub(super) use cgroups::{CgroupLimits, Cgroups, Hierarchy};
@@ -30,12 +29,12 @@ pub(super) use cpus::within_quota;
 #[cfg(all(test, not(any(loom, miri))))]
 pub(super) use cpus::{cpu_levels, tightest_quota};
 pub(crate) use files::MachineFiles;
+pub(super) use files::{Read, Unread};
 pub(crate) use locked::{is_exempt_from_memlock, locked_bytes, pinned_bytes};
 #[cfg(all(test, not(any(loom, miri))))]
 pub(super) use made_up_tree::MadeUpTree;
 pub(super) use meminfo::meminfo;
 pub(crate) use pins::{PIECE_BYTES, max_pin_bytes};
 pub(super) use process::{commit_limit, longest_free, mappings, memory_use};
-pub(super) use unread::{Read, Unread};
 
 pub use system::{FileSystemSpace, Rlimit, System};

@@ -17,8 +17,8 @@
 //! time, and io_uring at most 1 GiB, so neither limit concerns them.
 
 use super::files::MachineFiles;
+use super::files::Read;
 use super::parse;
-use super::unread::Read;
 
 /// The bytes that one call should pin.
 pub(crate) const PIECE_BYTES: u64 = 1 << 30;

@@ -1,9 +1,9 @@
 //! *Process*: what this process has mapped, and the limits that mapping more can reach.
 
 use super::files::MachineFiles;
+use super::files::Read;
 use super::meminfo::meminfo;
 use super::parse;
-use super::unread::Read;
 use crate::sys;
 
 /// The memory that the process uses.

@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 
 use super::files::MachineFiles;
-use super::unread::Read;
+use super::files::Read;
 
 /// The beginnings of file names, and the programs that make such files.
 const MAKERS: [(&str, &str); 12] = [
@@ -143,76 +143,4 @@ fn used_by(files: &MachineFiles, process: u32) -> Read<BTreeSet<String>> {
         used.extend(files.link(&format!("{folder}/{descriptor}")).ok());
     }
     Ok(used)
-}
-
-#[cfg(all(test, not(any(loom, miri))))]
-mod tests {
-    use std::fs;
-    use std::os::unix::fs::symlink;
-
-    use super::super::MadeUpTree;
-    use super::*;
-
-    fn tree(namespace: &str) -> MadeUpTree {
-        let tree = MadeUpTree::new(
-            "shm",
-            &[
-                ("dev/shm/vllm_offload_a.mmap", "0123456789"),
-                ("dev/shm/vllm_offload_b.mmap", "0"),
-                ("dev/shm/psm_c", "0"),
-                ("dev/shm/sglang_host_pool_d.mmap", "0"),
-                ("dev/shm/other", "0"),
-                ("proc/self/ns/a", ""),
-                (
-                    "proc/7/maps",
-                    "7f0000000000-7f0000001000 rw-s 00000000 00:1a 5    /dev/shm/psm_c\n",
-                ),
-                ("proc/8/maps", "7f0000000000-7f0000001000 rw-p 00000000 00:00 0\n"),
-                ("proc/7/fd/a", ""),
-            ],
-        );
-        fs::create_dir_all(tree.root().join("proc/8/fd")).expect("a folder");
-        symlink("/dev/shm/vllm_offload_b.mmap", tree.root().join("proc/8/fd/3")).expect("a link");
-        symlink(namespace, tree.root().join("proc/self/ns/pid")).expect("a link");
-        tree
-    }
-
-    fn found(tree: &MadeUpTree) -> Vec<(String, &'static str, FileUse)> {
-        let files = engine_files(&MachineFiles::under(tree.root())).unwrap();
-        let mut all: Vec<_> =
-            files.into_iter().map(|file| (file.name, file.maker, file.usage)).collect();
-        all.sort_by(|one, next| one.0.cmp(&next.0));
-        all
-    }
-
-    #[test]
-    fn mapped_and_open_files_are_in_use() {
-        let expected = |unused| {
-            [
-                ("psm_c".to_owned(), "Python", FileUse::By(7)),
-                ("sglang_host_pool_d.mmap".to_owned(), "SGLang", unused),
-                ("vllm_offload_a.mmap".to_owned(), "vLLM", unused),
-                ("vllm_offload_b.mmap".to_owned(), "vLLM", FileUse::By(8)),
-            ]
-        };
-        let tree = tree(INITIAL);
-        assert_eq!(found(&tree), expected(FileUse::Unused));
-        // A process that cannot be examined may use the file.
-        fs::create_dir_all(tree.root().join("proc/9/maps")).expect("a folder");
-        assert_eq!(found(&tree), expected(FileUse::Unknown));
-    }
-
-    #[test]
-    fn a_container_cannot_tell_that_a_file_is_unused() {
-        let tree = tree("pid:[4026532001]");
-        assert_eq!(found(&tree)[1].2, FileUse::Unknown);
-    }
-
-    #[test]
-    fn a_machine_without_engines_has_no_such_files() {
-        let tree = MadeUpTree::new("shm", &[("dev/shm/other", "0")]);
-        assert_eq!(engine_files(&MachineFiles::under(tree.root())), Ok(Vec::new()));
-        let tree = MadeUpTree::new("shm", &[("proc/a", "0")]);
-        assert!(engine_files(&MachineFiles::under(tree.root())).is_err());
-    }
 }

@@ -1,8 +1,8 @@
 //! *Transparent hugepages*: the settings under which the kernel uses them.
 
 use super::files::MachineFiles;
+use super::files::Read;
 use super::parse;
-use super::unread::Read;
 use crate::arena::PageSize;
 
 /// The folder of the settings.

@@ -2,7 +2,6 @@
 
 mod fallback;
 mod ladder;
-mod nodes;
 mod numa;
 mod page_bounds;
 mod size;
@@ -11,6 +10,6 @@ pub(super) use page_bounds::{address_at, outward};
 
 pub use fallback::Fallback;
 pub use ladder::Ladder;
-pub use nodes::Nodes;
+pub use numa::Nodes;
 pub use numa::{Numa, ParseNumaError};
 pub use size::{PageSize, ParsePagesError};

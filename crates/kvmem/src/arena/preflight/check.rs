@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::arena::HumanBytes;
 use crate::arena::machine::{Read, Unread};
 
 /// One limit, compared with the requirements.
@@ -138,22 +139,9 @@ impl fmt::Display for Value {
     }
 }
 
-const UNITS: [(&str, u64); 6] = [
-    ("EiB", 1 << 60),
-    ("PiB", 1 << 50),
-    ("TiB", 1 << 40),
-    ("GiB", 1 << 30),
-    ("MiB", 1 << 20),
-    ("KiB", 1 << 10),
-];
-
 /// Formats bytes for people: `64 GiB`, `23.4 MiB`, `12 B`.
 pub(super) fn human_bytes(bytes: u64) -> String {
-    match UNITS.iter().find(|(_, unit)| bytes >= *unit) {
-        Some((name, unit)) if bytes.is_multiple_of(*unit) => format!("{} {name}", bytes / unit),
-        Some((name, unit)) => format!("{:.1} {name}", bytes as f64 / *unit as f64),
-        None => format!("{bytes} B"),
-    }
+    HumanBytes(bytes).to_string()
 }
 
 /// Formats bytes for a setting, rounded up to whole GiB or, below 1 GiB, to whole MiB: `64Gi`,
@@ -169,22 +157,6 @@ pub(super) fn setting_ceil(bytes: u64, gib: &str, mib: &str) -> String {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bytes_for_people() {
-        let cases = [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1 KiB"),
-            (8 << 20, "8 MiB"),
-            ((64 << 30) + (51 << 24), "64.8 GiB"),
-            (1 << 63, "8 EiB"),
-            (u64::MAX, "16.0 EiB"),
-        ];
-        for (bytes, text) in cases {
-            assert_eq!(human_bytes(bytes), text);
-        }
-    }
 
     #[test]
     fn settings_are_never_too_small() {

@@ -1,6 +1,5 @@
 //! *Fetch*: what a cache lacks comes from its lower tier, and what it removes is removed there.
 
-mod background;
 mod fetching;
 mod get;
 mod read;

@@ -1,13 +1,15 @@
 //! *Read*: fetches that a thread has started are read from the lower tier, all at once.
 
-use std::borrow::Cow;
-use std::hash::{BuildHasher, Hash};
-use std::time::Duration;
-
 use crate::cache::leases::{Lease, Leased};
 use crate::cache::state::{FetchId, LowerTier};
 use crate::cache::{KvCache, Pinned, Reservation};
+use crate::sys;
 use crate::tier::TierRead;
+use std::borrow::Cow;
+use std::hash::{BuildHasher, Hash};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Fetches that this thread has started. Those that are left when it is dropped, as by a panic of
 /// the tier, end without a value: other threads may wait for them.
@@ -112,5 +114,37 @@ impl<K: Hash + Eq + Clone> KvCache<K> {
             }
         }
         found
+    }
+}
+
+impl<K: Hash + Eq + Clone + Send + Sync + 'static> KvCache<K> {
+    /// Has fetches started by a thread in the background. If there is none, and none can be made,
+    /// this thread reads.
+    pub(super) fn read_in_background(&self, ids: &[FetchId]) {
+        let fetches = &self.inner.fetches;
+        if !fetches.submit(ids) {
+            return;
+        }
+        let (table, cache) = (Arc::clone(fetches), Arc::downgrade(&self.inner));
+        let thread = sys::spawn("kvmem-fetch", move || {
+            while let Some(batch) = table.next_batch() {
+                let Some(inner) = cache.upgrade() else {
+                    batch.into_iter().for_each(|(id, _)| table.finish(id, None));
+                    continue;
+                };
+                // The panic of a tier has been reported by the panic hook, and has ended the
+                // fetches without a value.
+                let _ = catch_unwind(AssertUnwindSafe(|| KvCache { inner }.read(batch)));
+            }
+            table.thread_ended();
+        });
+        match thread {
+            Ok(thread) => self.inner.fetch_threads.add(thread),
+            Err(_) => {
+                if fetches.thread_ended() {
+                    self.read(fetches.start(ids));
+                }
+            }
+        }
     }
 }

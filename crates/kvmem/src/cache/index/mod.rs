@@ -2,7 +2,6 @@
 
 mod access_buffer;
 mod charged;
-mod counts;
 mod entry;
 pub(super) mod leases;
 #[cfg(all(test, loom))]

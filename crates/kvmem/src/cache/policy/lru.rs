@@ -102,32 +102,6 @@ mod tests {
         std::iter::from_fn(|| lru.victim(&mut |_| true)).collect()
     }
 
-    fn of(slots: impl IntoIterator<Item = Slot>) -> Lru {
-        let mut lru = Lru::default();
-        slots.into_iter().for_each(|slot| lru.insert(slot, 0));
-        lru
-    }
-
-    #[test]
-    fn they_go_by_last_use() {
-        let mut lru = of([2, 0, 1, 3]);
-        lru.touch(2);
-        lru.touch(2);
-        lru.remove(1);
-        assert_eq!(order(&mut lru), [0, 3, 2]);
-        assert!(order(&mut lru).is_empty());
-        lru.insert(1, 0);
-        assert_eq!(order(&mut lru), [1]);
-    }
-
-    #[test]
-    fn a_pinned_one_counts_as_used_when_it_is_met() {
-        let mut lru = of(0..5);
-        assert_eq!(lru.victim(&mut |slot| slot > 1), Some(2));
-        assert_eq!(lru.victim(&mut |_| false), None);
-        assert_eq!(order(&mut lru), [3, 4, 0, 1]);
-    }
-
     #[test]
     fn the_end_of_a_prefix_is_evicted_before_its_start_in_any_order_of_use() {
         for forward in [true, false] {

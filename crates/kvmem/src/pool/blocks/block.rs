@@ -1,16 +1,14 @@
 //! [`Block`]: allocated bytes of a pool.
 
-use std::fmt;
-use std::marker::PhantomData;
-use std::ops::Range;
-use std::ptr::NonNull;
-use std::slice;
-
-use super::block_ref::BlockRef;
 use super::memory::{self, PoolMemory};
 use crate::pool::PoolError;
 use crate::register::Key;
 use crate::slab::Extent;
+use serde::{Deserialize, Serialize};
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::{fmt, slice};
 
 /// Allocated bytes of a [`Pool`](crate::pool::Pool), exactly as many as requested. Dropping the
 /// block frees them.
@@ -294,5 +292,32 @@ impl<'a> BlockPlace<'a> {
 impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Block").field("offset", &self.offset()).field("len", &self.len()).finish()
+    }
+}
+
+/// A reference to a block by plain data. Another process finds the block with it in the pool that
+/// it has [attached](crate::pool::AttachedPool).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct BlockRef {
+    /// The pool: the number of its memory file. No other memory file has the number while this one
+    /// exists.
+    pub pool: u64,
+    /// The offset of the block in the pool, in bytes.
+    pub offset: u64,
+    /// The length of the block in bytes.
+    pub len: u64,
+}
+
+impl BlockRef {
+    /// Returns three numbers: pool, offset, length.
+    #[must_use]
+    pub fn to_bits(self) -> [u64; 3] {
+        [self.pool, self.offset, self.len]
+    }
+
+    /// Makes a reference from these numbers. Resolving it checks whether it names a range.
+    #[must_use]
+    pub fn from_bits([pool, offset, len]: [u64; 3]) -> BlockRef {
+        BlockRef { pool, offset, len }
     }
 }

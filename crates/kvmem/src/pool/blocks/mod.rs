@@ -1,13 +1,12 @@
 //! *Blocks*: bytes of a pool under one owner, and the memory that they lie in.
 
 mod block;
-mod block_ref;
 mod init_on;
 mod memory;
 mod sub_block;
 
 pub use block::Block;
-pub use block_ref::BlockRef;
+pub use block::BlockRef;
 pub use init_on::InitOn;
 pub use sub_block::{SubBlock, SubBlockMut};
 

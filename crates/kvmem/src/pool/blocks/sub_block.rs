@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use super::block::BlockRef;
 use super::block::{Block, BlockPlace};
-use super::block_ref::BlockRef;
 use crate::pool::PoolError;
 use crate::register::Key;
 

@@ -1,19 +1,17 @@
 //! *Device spec*: registrars of one kind, as a text such as `io_uring:8` or `verbs:mlx5_0`.
 
-use std::fmt;
-use std::num::NonZeroUsize;
-use std::str::FromStr;
-use std::sync::Arc;
-
-use serde::{Deserialize, Serialize};
-
 use super::cuda::Cuda;
-use super::devices_error::DevicesError;
 use super::io_uring::IoUring;
 use super::mlock::Mlock;
 use super::nixl::Nixl;
 use super::verbs::Verbs;
 use crate::register::{NotAvailable, Registrar};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::str::FromStr;
+use std::sync::Arc;
+use thiserror::Error;
 
 /// The largest number of rings in one list. Each ring takes a descriptor and some hundred KiB of
 /// kernel memory.
@@ -183,4 +181,41 @@ impl From<DeviceSpec> for String {
     fn from(spec: DeviceSpec) -> String {
         spec.to_string()
     }
+}
+
+/// A text that names no valid list of registrars.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum DevicesError {
+    /// The text is empty.
+    #[error(
+        "no device is named: say io_uring, io_uring:N, mlock, verbs, verbs:NIC, cuda, cuda:N, nixl \
+         or nixl:BACKEND"
+    )]
+    None,
+    /// No kind of device has this name.
+    #[error(
+        "{text:?} is not a device: say io_uring, io_uring:N, mlock, verbs, verbs:NIC, cuda, \
+         cuda:N, nixl or nixl:BACKEND, several separated by commas"
+    )]
+    Unknown {
+        /// The name.
+        text: String,
+    },
+    /// The part after the colon is not valid for this kind.
+    #[error("{text:?} is not a device: after the colon, {allowed} is allowed")]
+    Which {
+        /// The name.
+        text: String,
+        /// The valid values.
+        allowed: &'static str,
+    },
+    /// Two names select the same device.
+    #[error("{second} selects a device that {first} selects already: name each device once")]
+    Twice {
+        /// The first.
+        first: String,
+        /// The second.
+        second: String,
+    },
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::device_spec::DeviceSpec;
-use super::devices_error::DevicesError;
+use super::device_spec::DevicesError;
 use crate::register::{NotAvailable, Registrar};
 
 /// Registrars by name: at least one, none of them twice.

@@ -3,7 +3,6 @@
 pub mod cuda;
 mod device_spec;
 mod devices;
-mod devices_error;
 mod discovery;
 mod flags;
 mod io_uring;
@@ -15,8 +14,8 @@ mod retry;
 pub mod verbs;
 
 pub use device_spec::DeviceSpec;
+pub use device_spec::DevicesError;
 pub use devices::Devices;
-pub use devices_error::DevicesError;
 pub use discovery::{Availability, DetectedDevice, discover};
 pub use io_uring::{IoUring, RingTable};
 pub use mlock::Mlock;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::options::PlanOptions;
+use super::policy::PlanOptions;
 use crate::register::Limits;
 
 /// Returns the largest chunk in bytes.

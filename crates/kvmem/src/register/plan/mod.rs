@@ -18,10 +18,8 @@
 
 mod admission;
 mod chunks;
-mod costs;
 mod display;
 mod layout;
-mod options;
 #[allow(clippy::module_inception)]
 mod plan;
 mod planner;
@@ -33,7 +31,7 @@ pub(super) use admission::{check_keys, check_memlock};
 pub(super) use layout::MemoryLayout;
 pub(super) use strategy::CallStrategy;
 
-pub use options::PlanOptions;
 pub use plan::{CalibrationPlan, DevicePlan, Estimate, Plan};
 pub use planner::plan;
+pub use policy::PlanOptions;
 pub use policy::{ParsePolicyError, Policy, PolicyError};

@@ -9,12 +9,12 @@
 //! `MC_DISABLE_PARALLEL_REG_MR`, then `MC_ENABLE_PARALLEL_REG_MR`. The order of the last two is
 //! that of the engine that defined them. An invalid value is an error, not a default.
 
+use crate::arena::Populate;
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 const OWN: &str = "KVMEM_PARALLEL_REGISTER";
@@ -168,6 +168,31 @@ impl FromStr for Policy {
                 .map_err(|_| ParsePolicyError::Threads { text: threads.to_owned() }),
             _ => Err(ParsePolicyError::Unknown { text: text.to_owned() }),
         }
+    }
+}
+
+/// The user's options for a plan, and the machine's cores.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlanOptions {
+    /// How registrars are called.
+    pub policy: Policy,
+    /// The number of threads that can run at once.
+    pub cores: usize,
+    /// How missing pages are populated; with [`Populate::None`] the first registrar, called alone,
+    /// faults them in.
+    pub populate: Populate,
+    /// The largest chunk in bytes; `None`: the registrars' preferred length, and the whole region
+    /// for registrars that [copy by address](crate::register::Limits::copies_by_address).
+    pub chunk_bytes: Option<u64>,
+    /// Whether each range is populated and registered before the next one, in order of addresses.
+    pub by_range: bool,
+}
+
+impl PlanOptions {
+    /// Returns options with this policy and number of cores, and defaults for the rest.
+    #[must_use]
+    pub fn new(policy: Policy, cores: usize) -> PlanOptions {
+        PlanOptions { policy, cores, populate: Populate::Auto, chunk_bytes: None, by_range: false }
     }
 }
 

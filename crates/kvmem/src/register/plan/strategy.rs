@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::options::PlanOptions;
 use super::plan::{CalibrationPlan, DevicePlan};
+use super::policy::PlanOptions;
 use super::policy::Policy;
 use crate::threads::{ROUNDS, ladder};
 

@@ -1,14 +1,12 @@
 //! *Extent cache*: a shared space whose hot sizes are served from each thread's own magazines.
 
-use std::any::Any;
-use std::sync::Arc;
-
-use crate::offset::{AllocError, Allocation, BinReport, OffsetAllocator, SpaceHandle};
-
 use super::extent::Extent;
 use super::hooks::RangeHooks;
 use super::hot::Detection;
 use super::instance::{ExtentInstance, InstanceOptions};
+use crate::offset::{AllocError, Allocation, BinReport, OffsetAllocator, SpaceError, SpaceHandle};
+use std::any::Any;
+use std::sync::Arc;
 
 /// By default one part in this many of a space may be cached.
 const DEFAULT_BOUND_SHARE: u64 = 32;
@@ -261,4 +259,40 @@ impl ExtentCache {
 /// Returns the default bound of cached bytes for a space of `capacity` bytes.
 pub(super) fn default_bound(capacity: u64) -> u64 {
     capacity / DEFAULT_BOUND_SHARE
+}
+
+impl ExtentCache {
+    /// Extends the space to `new_capacity` bytes; see
+    /// [`grow_to`](crate::offset::OffsetAllocator::grow_to).
+    ///
+    /// # Errors
+    /// Returns the errors of [`grow_to`](crate::offset::OffsetAllocator::grow_to).
+    pub fn grow_to(&self, new_capacity: u64) -> Result<(), SpaceError> {
+        match self.allocator().grow_to(new_capacity) {
+            // Cached ranges occupy metadata nodes.
+            Err(SpaceError::TooManyRanges { .. }) => {
+                self.instance.magazines.reclaim(|| self.allocator().grow_to(new_capacity))?;
+            }
+            result => result?,
+        }
+        self.follow_bound();
+        Ok(())
+    }
+
+    /// Shrinks the space to `new_capacity` bytes after reclaiming the cached ranges; see
+    /// [`shrink_to`](crate::offset::OffsetAllocator::shrink_to).
+    ///
+    /// # Errors
+    /// Returns the errors of [`shrink_to`](crate::offset::OffsetAllocator::shrink_to).
+    pub fn shrink_to(&self, new_capacity: u64) -> Result<(), SpaceError> {
+        self.instance.magazines.reclaim(|| self.allocator().shrink_to(new_capacity))?;
+        self.follow_bound();
+        Ok(())
+    }
+
+    fn follow_bound(&self) {
+        if self.owner.bound_follows {
+            self.instance.follow_bound(|| default_bound(self.capacity()));
+        }
+    }
 }

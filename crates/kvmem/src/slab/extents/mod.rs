@@ -24,7 +24,6 @@ mod instance;
 mod map;
 mod raw;
 mod raw_table;
-mod resize;
 mod snapshot;
 mod space_ref;
 mod stats;

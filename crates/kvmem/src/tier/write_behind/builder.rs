@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::options::{OnDrop, QueueOptions, WhenFull};
+use super::queue::{OnDrop, QueueOptions, WhenFull};
 use super::write_behind::WriteBehind;
 use crate::pool::Pool;
 use crate::tier::Tier;

@@ -3,13 +3,12 @@
 mod builder;
 #[cfg(all(test, loom))]
 mod models;
-mod options;
 mod queue;
 mod stats;
 #[allow(clippy::module_inception)]
 mod write_behind;
 
 pub use builder::WriteBehindBuilder;
-pub use options::{OnDrop, WhenFull};
+pub use queue::{OnDrop, WhenFull};
 pub use stats::WriteBehindStats;
 pub use write_behind::WriteBehind;

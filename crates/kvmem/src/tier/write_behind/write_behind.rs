@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::options::{OnDrop, QueueOptions};
 use super::queue::{Change, Found, Made, Queue, QueuedValue, Taken};
+use super::queue::{OnDrop, QueueOptions};
 use super::stats::WriteBehindStats;
 use crate::sys::{self, Process};
 use crate::tier::{

@@ -89,7 +89,7 @@ fn as_text_and_as_json() {
     assert_eq!(&read, receipt);
     let text = receipt.to_string();
     assert!(
-        text.starts_with("requested 2.00 MiB, mapped 2.00 MiB, usable 2.00 MiB, private; "),
+        text.starts_with("requested 2.0 MiB, mapped 2.0 MiB, usable 2.0 MiB, private; "),
         "{text}"
     );
     assert!(text.contains("shorter than one thp page") || !thp_works(), "{text}");

@@ -3,48 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kvmem::cache::KvCache;
-use kvmem::cache::{KvCacheError, Pinned, Reservation};
+use kvmem::cache::{Pinned, Reservation};
 
-use super::{held, one_shard, pool};
-
-#[test]
-fn pinned_values_stay_and_unpinned_values_are_evicted() {
-    let pool = pool(64 << 10);
-    let cache = one_shard(&pool, |builder| builder.max_blocks(3));
-    for key in 0..3 {
-        cache.insert(key, &[key as u8; 100]).unwrap();
-    }
-    let pins: Vec<Pinned<u64>> = (0..3).filter_map(|key| cache.get(&key)).collect();
-    let failed = cache.insert(3, &[3; 10]);
-    assert_eq!(failed, Err(KvCacheError::NothingToEvict { requested: 10, blocks: 3, bytes: 300 }));
-    assert_eq!(cache.stats().insertion_failures, 1);
-    // A second pin on the same value keeps it too.
-    let second = pins[1].clone();
-    drop(pins);
-    cache.insert(3, &[3; 10]).unwrap();
-    cache.insert(4, &[4; 10]).unwrap();
-    assert_eq!(held(&cache, 0..9), [1, 3, 4]);
-    assert_eq!((second.key(), second.bytes()), (&1, &[1; 100][..]));
-}
-
-#[test]
-fn a_value_that_is_removed_or_replaced_while_it_is_pinned_stays_as_it_is() {
-    let pool = pool(64 << 10);
-    let cache = one_shard(&pool, |builder| builder);
-    cache.insert(1, &[1; 1000]).unwrap();
-    let first = cache.get(&1).unwrap();
-    cache.insert(1, &[2; 500]).unwrap();
-    let second = cache.remove_in_memory(&1).unwrap();
-    assert!(cache.get(&1).is_none() && cache.remove_in_memory(&1).is_none());
-    cache.insert(1, &[3; 200]).unwrap();
-    assert_eq!((first.bytes(), second.bytes()), (&[1; 1000][..], &[2; 500][..]));
-    assert_eq!((cache.len(), cache.bytes(), pool.metrics().allocated), (1, 200, 1700));
-    drop(first);
-    drop(second);
-    assert_eq!(pool.metrics().allocated, 200);
-    let stats = cache.stats();
-    assert_eq!((stats.insertions, stats.replacements, stats.removals), (3, 1, 1));
-}
+use super::{one_shard, pool};
 
 #[test]
 fn pins_reservations_cache_and_pool_are_dropped_in_any_order() {
@@ -72,27 +33,6 @@ fn pins_reservations_cache_and_pool_are_dropped_in_any_order() {
         }
         assert!(pinned.is_none());
     }
-}
-
-#[test]
-fn a_reservation_is_charged_and_invisible_and_releases_its_bytes() {
-    let pool = pool(64 << 10);
-    let cache = one_shard(&pool, |builder| builder.max_bytes(1000));
-    cache.insert(1, &[1; 400]).unwrap();
-    let room = cache.reserve(1, 600).unwrap();
-    assert_eq!((cache.len(), cache.bytes()), (2, 1000));
-    assert_eq!(cache.get(&1).unwrap().bytes(), [1; 400]);
-    drop(room);
-    assert_eq!((cache.len(), cache.bytes(), pool.metrics().allocated), (1, 400, 400));
-    // The old value of the same key is evicted first.
-    cache.insert(2, &[2; 600]).unwrap();
-    let room = cache.reserve(2, 500).unwrap();
-    assert_eq!(held(&cache, 0..9), [1]);
-    let failed = cache.reserve(3, 600).map(drop);
-    assert_eq!(failed, Err(KvCacheError::NothingToEvict { requested: 600, blocks: 1, bytes: 500 }));
-    assert!(held(&cache, 0..9).is_empty());
-    drop(room.commit());
-    assert_eq!(held(&cache, 0..9), [2]);
 }
 
 #[test]

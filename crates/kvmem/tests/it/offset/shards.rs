@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kvmem::offset::{
-    AllocError, Allocation, Metrics, OffsetAllocator, RawError, ShardedAllocator, SpaceError,
+    AllocError, Allocation, OffsetAllocator, RawError, ShardedAllocator, SpaceError,
 };
 use kvmem_testkit::driver;
 use kvmem_testkit::driver::sharded::without_unsupported;
@@ -298,31 +298,6 @@ fn raw_handles_find_their_shard() {
         assert!(matches!(space.free_raw(raw.handle), Err(RawError::Stale { .. })));
     }
     assert!(listed.is_empty() && space.metrics().live == 0);
-}
-
-#[test]
-fn figures_are_the_sums_of_the_shards() {
-    let space = sharded(3 << 20, 3);
-    let held: Vec<Allocation> = (0..100).map(|i| space.allocate(30_000 + i).unwrap()).collect();
-    let kept: Vec<Allocation> = held.into_iter().skip(1).step_by(2).collect();
-    let bytes: u64 = kept.iter().map(Allocation::len).sum();
-    let (sum, each) = (space.metrics(), space.shard_metrics());
-    let total = |figure: fn(&Metrics) -> u64| each.iter().map(figure).sum::<u64>();
-    assert_eq!((sum.allocated, sum.live, sum.capacity), (bytes, 50, 3 << 20));
-    assert_eq!(sum.allocated, total(|shard| shard.allocated));
-    assert_eq!(sum.free, total(|shard| shard.free));
-    assert_eq!(sum.free_ranges, total(|shard| shard.free_ranges));
-    assert_eq!(Some(sum.largest_free), each.iter().map(|shard| shard.largest_free).max());
-    assert!(sum.metadata_bytes >= total(|shard| shard.metadata_bytes));
-    let map = space.map();
-    assert_eq!(map.iter().filter(|range| range.used).count(), 50);
-    assert_eq!(map.iter().map(|range| range.size).sum::<u64>(), 3 << 20);
-    let bins = space.bins();
-    assert_eq!(bins.iter().map(|bin| bin.bytes).sum::<u64>(), sum.free);
-    assert!(bins.is_sorted_by_key(|bin| bin.size_min));
-    drop(kept);
-    let left = space.metrics();
-    assert_eq!((left.allocated, left.live, left.largest_free), (0, 0, 1 << 20));
 }
 
 /// All of a space stays in use, so each request is served by the shard where another thread has

@@ -18,32 +18,6 @@ fn assert_apart(blocks: &[Block], pool: &Pool) {
 }
 
 #[test]
-fn every_kind_of_request() {
-    let pool = pool(4 * MIB);
-    let mut blocks = vec![pool.allocate(1).expect("room"), pool.allocate(100_001).expect("room")];
-    blocks.extend(pool.allocate_batch(7777, 20).expect("room"));
-    blocks.extend(pool.allocate_scattered(300_000, 4).expect("room"));
-    assert_apart(&blocks, &pool);
-    for (n, block) in blocks.iter_mut().enumerate() {
-        block.bytes_mut().fill(n as u8);
-    }
-    for (n, block) in blocks.iter().enumerate() {
-        assert!(block.bytes().iter().all(|byte| *byte == n as u8));
-        assert_eq!(
-            block.as_ptr().addr()
-                - blocks[0].as_ptr().addr().wrapping_sub(blocks[0].offset() as usize),
-            block.offset() as usize
-        );
-    }
-    let requested: usize = blocks.iter().map(Block::len).sum();
-    assert_eq!(pool.metrics().allocated, requested as u64);
-    assert_eq!(requested, 1 + 100_001 + 20 * 7777 + 300_000);
-    pool.free_batch(blocks);
-    assert_eq!((pool.metrics().allocated, pool.metrics().live), (0, 0));
-    pool.check().expect("sound");
-}
-
-#[test]
 fn addresses_have_any_alignment() {
     let pool = pool(8 * MIB);
     let mut blocks = Vec::new();
@@ -110,31 +84,6 @@ fn impossible_requests_return_errors() {
 }
 
 #[test]
-fn blocks_change_their_length_in_place() {
-    let pool = pool(MIB);
-    let mut block = pool.allocate(10_000).expect("room");
-    let at = block.as_ptr();
-    for (n, byte) in block.bytes_mut().iter_mut().enumerate() {
-        *byte = n as u8;
-    }
-    block.shrink(5000).expect("shorter");
-    block.extend(9000).expect("free behind");
-    assert_eq!((block.as_ptr(), block.len()), (at, 9000));
-    assert!(block.bytes().iter().enumerate().all(|(n, byte)| *byte == n as u8));
-    assert!(block.shrink(9001).is_err() && block.extend(2 * MIB).is_err());
-    let (left, right) = block.free_range(1000..2000).expect("within");
-    let (left, right) = (left.expect("it begins later"), right.expect("it ends earlier"));
-    assert_eq!((left.len(), right.len()), (1000, 7000));
-    assert!(right.bytes().iter().enumerate().all(|(n, byte)| *byte == (n + 2000) as u8));
-    let (back, error) = right.free_range(6999..7001).expect_err("beyond its end");
-    assert!(matches!(error, PoolError::Allocate(AllocError::OutOfBounds { .. })), "{error}");
-    assert_eq!(back.len(), 7000);
-    let (none, rest) = back.free_range(0..6000).expect("within");
-    assert!(none.is_none());
-    assert_eq!(rest.expect("the end").bytes()[0], (8000 % 256) as u8);
-}
-
-#[test]
 fn parts_of_a_block() {
     let pool = pool(MIB);
     let mut block = pool.allocate(1000).expect("room");
@@ -186,30 +135,4 @@ fn sizes_are_numbers_or_texts() {
     // A hot size that cannot be cached is an error before anything is mapped.
     let error = small(MIB).hot_sizes([MIB as u64]).build().unwrap_err();
     assert!(matches!(error, PoolError::HotSizes(_)), "{error}");
-}
-
-#[test]
-fn threads_share_a_pool() {
-    let pool = small(8 * MIB).hot_sizes([4096]).build().expect("little memory");
-    std::thread::scope(|scope| {
-        for thread in 0..8u8 {
-            let pool = pool.clone();
-            scope.spawn(move || {
-                let mut mine: Vec<Block> = Vec::new();
-                for round in 0..2000usize {
-                    let len = if round % 3 == 0 { 4096 } else { 1 + round * 7 % 9000 };
-                    if let Ok(mut block) = pool.allocate(len) {
-                        block.bytes_mut().fill(thread);
-                        mine.push(block);
-                    }
-                    if mine.len() > 40 {
-                        let block = mine.swap_remove(round % 40);
-                        assert!(block.bytes().iter().all(|byte| *byte == thread));
-                    }
-                }
-            });
-        }
-    });
-    assert_eq!(pool.metrics().allocated, 0);
-    pool.check().expect("sound");
 }

@@ -1,11 +1,10 @@
-//! Blocks of every size, against a model that knows each byte of each block.
+//! Blocks of every size, and batches.
 
 use std::collections::BTreeMap;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 
 use kvmem::arena::{ExclusiveRegion, Region};
 use kvmem::slab::{SlabAllocator, SlabError, SlabSettings, SlabSetupError};
-use proptest::prelude::*;
 
 /// The blocks in use: address, size, and the value of every byte.
 #[derive(Default)]
@@ -42,44 +41,6 @@ fn plain() -> SlabAllocator {
     SlabAllocator::builder().settings(SlabSettings::default()).build().unwrap()
 }
 
-fn settings() -> impl Strategy<Value = SlabSettings> {
-    (any::<bool>(), any::<bool>())
-        .prop_map(|(always_malloc, debug_blocks)| SlabSettings { always_malloc, debug_blocks })
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::with_cases(48)
-    })]
-
-    #[test]
-    fn no_block_touches_another(
-        settings in settings(),
-        limit in prop_oneof![Just(8192usize), 0usize..=8192],
-        steps in prop::collection::vec((0u8..100, 1usize..20_000, any::<u8>()), 1..400),
-    ) {
-        let slabs = SlabAllocator::builder().settings(settings).limit(limit).build().unwrap();
-        let mut model = Model::default();
-        for (what, number, byte) in steps {
-            match what {
-                // Mostly small ones.
-                0..45 => model.alloc(&slabs, 1 + number % 600, byte),
-                45..55 => model.alloc(&slabs, number, byte),
-                55..99 => model.free(&slabs, number),
-                _ => slabs.trim(),
-            }
-        }
-        while !model.0.is_empty() {
-            model.free(&slabs, 0);
-        }
-        slabs.trim();
-        let stats = slabs.stats();
-        prop_assert_eq!((stats.slab_bytes, stats.unused_bytes, stats.mapped_bytes), (0, 0, 0));
-        prop_assert_eq!((stats.system_blocks, stats.system_bytes), (0, 0));
-    }
-}
-
 #[test]
 fn every_size_up_to_the_limit_and_beyond() {
     let slabs = plain();
@@ -112,55 +73,6 @@ fn impossible_requests_return_errors() {
         SlabAllocator::builder().limit(8193).build().err(),
         Some(SlabSetupError::Limit { requested: 8193, max: 8192 })
     );
-}
-
-#[test]
-fn zeroed_and_copied() {
-    let slabs = plain();
-    for size in [1, 16, 100, 5000, 100_000] {
-        let dirty = slabs.allocate(size).unwrap();
-        // SAFETY: allocated with this size, freed once.
-        unsafe {
-            dirty.write_bytes(0xff, size);
-            slabs.free(dirty, size);
-        }
-        let block = slabs.allocate_zeroed(size).unwrap();
-        // SAFETY: the block is in use by this test and was written whole.
-        let zeroed = unsafe { std::slice::from_raw_parts(block.as_ptr(), size) };
-        assert!(zeroed.iter().all(|byte| *byte == 0));
-        let text: Vec<u8> = (0..size).map(|byte| byte as u8).collect();
-        let copy = slabs.copy(&text).unwrap();
-        // SAFETY: the block is in use by this test and was written whole.
-        assert_eq!(unsafe { std::slice::from_raw_parts(copy.as_ptr(), size) }, text);
-        // SAFETY: allocated with this size, freed once.
-        unsafe {
-            slabs.free(block, size);
-            slabs.free(copy, size);
-        }
-    }
-}
-
-#[test]
-fn chains_and_batches() {
-    let slabs = plain();
-    for (size, link) in [(24, 16), (16, 0), (500, 3), (20_000, 10_001)] {
-        let mut blocks = Vec::new();
-        assert_eq!(slabs.allocate_batch(size, 1000, &mut blocks), Ok(1000));
-        let mut first: *mut u8 = ptr::null_mut();
-        for block in blocks {
-            // SAFETY: the link is within the block, which is in use by this test.
-            unsafe { block.add(link).cast::<*mut u8>().write_unaligned(first) };
-            first = block.as_ptr();
-        }
-        // SAFETY: a chain of blocks of this size, linked at this offset.
-        unsafe { slabs.free_chain(NonNull::new(first), size, link) };
-        // SAFETY: an empty chain.
-        unsafe { slabs.free_chain(None, size, link) };
-    }
-    slabs.trim();
-    let stats = slabs.stats();
-    assert!(stats.classes.iter().all(|class| class.in_use + class.cached == 0));
-    assert_eq!((stats.mapped_bytes, stats.system_blocks), (0, 0));
 }
 
 #[test]
@@ -231,15 +143,4 @@ fn a_batch_ends_with_the_memory() {
     }
     assert_eq!(slabs.allocate_batch(0, 3, &mut blocks), Err(SlabError::ZeroSize));
     assert_eq!(slabs.allocate_batch(0, 0, &mut blocks), Ok(0));
-}
-
-#[test]
-fn slabs_waste_an_eighth_at_most() {
-    let stats = plain().stats();
-    assert_eq!(stats.classes.last().map(|class| class.object_bytes), Some(8192));
-    for class in stats.classes {
-        assert!(class.slab_objects >= 8, "{class:?}");
-        let waste = class.slab_bytes - class.slab_objects * class.object_bytes;
-        assert!(waste * 8 <= class.slab_bytes, "{class:?}");
-    }
 }

@@ -1,31 +1,9 @@
 //! Cached spaces: which sizes are hot, what a request reclaims, and how long the parts live.
 
-use std::thread;
-
 use kvmem::offset::{AllocError, OffsetAllocator, SpaceError};
 use kvmem::slab::{Extent, ExtentCache, ExtentSetupError, ExtentState};
 
 use super::named;
-
-/// Allocates all ranges of a size and drops them in another thread, which lives until `run`
-/// returns. The ranges are then in that thread's caches, in the depot, and in the metadata.
-fn while_another_caches<T>(space: &ExtentCache, size: u64, run: impl FnOnce() -> T) -> T {
-    let all: Vec<Extent> = std::iter::from_fn(|| space.allocate(size).ok()).collect();
-    thread::scope(|scope| {
-        let (ready, wait) = std::sync::mpsc::channel();
-        let (end, ended) = std::sync::mpsc::channel::<()>();
-        scope.spawn(move || {
-            drop(all);
-            ready.send(()).expect("the test waits");
-            let _ = ended.recv();
-        });
-        wait.recv().expect("the thread drops everything");
-        assert!(space.stats().cached_ranges > 0);
-        let result = run();
-        drop(end);
-        result
-    })
-}
 
 fn hot_sizes(space: &ExtentCache) -> Vec<(u64, bool)> {
     space.stats().classes.iter().map(|class| (class.size, class.named)).collect()
@@ -163,43 +141,6 @@ fn sizes_of_4_gib_and_more_are_not_cached() {
     assert_eq!(space.metrics().allocated, 0);
 }
 
-/// Every kind of request succeeds if the ranges it needs are in another thread's caches.
-#[test]
-fn every_request_reclaims_what_others_cache() {
-    let space = || named(64 * 100, &[100]);
-    let fresh = space();
-    let got = while_another_caches(&fresh, 100, || fresh.allocate_aligned(4096, 4096));
-    assert_eq!(got.map(|extent| extent.len()), Ok(4096));
-    let fresh = space();
-    let got = while_another_caches(&fresh, 100, || fresh.allocate_batch(200, 32));
-    assert_eq!(got.map(|batch| batch.len()), Ok(32));
-    let fresh = space();
-    let got = while_another_caches(&fresh, 100, || fresh.allocate_scattered(6400, 1));
-    assert_eq!(got.map(|parts| parts.len()), Ok(1));
-    let fresh = space();
-    let got = while_another_caches(&fresh, 100, || fresh.allocate_raw(6400));
-    assert_eq!(got.map(|raw| raw.size), Ok(6400));
-    let fresh = space();
-    while_another_caches(&fresh, 100, || {
-        let mut extent = fresh.allocate(10).unwrap();
-        let max = 6400 - extent.offset();
-        assert_eq!((extent.extend(max), extent.len()), (Ok(()), max));
-    });
-    let fresh = space();
-    while_another_caches(&fresh, 100, || {
-        assert_eq!(fresh.shrink_to(1), Ok(()));
-        assert_eq!((fresh.capacity(), fresh.grow_to(6400)), (1, Ok(())));
-        assert_eq!(fresh.allocate(6400).map(|whole| whole.len()), Ok(6400));
-    });
-    let fresh = space();
-    while_another_caches(&fresh, 100, || {
-        let run: Vec<Extent> = (0..20).map(|_| fresh.allocate(100).unwrap()).collect();
-        fresh.free_batch(run);
-        assert_eq!(fresh.bins().iter().map(|bin| bin.bytes).sum::<u64>(), 6400);
-        assert_eq!(fresh.stats().cached_ranges, 0);
-    });
-}
-
 #[test]
 fn the_map_shows_cached_ranges() {
     let space = named(10_000, &[100]);
@@ -214,41 +155,6 @@ fn the_map_shows_cached_ranges() {
     assert_eq!(map.iter().map(|range| range.size).sum::<u64>(), 10_000);
     space.trim();
     assert!(space.map().iter().all(|range| range.state != ExtentState::Cached));
-}
-
-/// The last clone disables the caches. Extents in use are freed when they are dropped, and the
-/// metadata is freed after that.
-#[test]
-fn extents_outlive_their_space() {
-    for round in 0..50 {
-        let space = named(1 << 20, &[100, 200 + round]);
-        let held: Vec<Extent> = (0..50).map(|_| space.allocate(100).unwrap()).collect();
-        drop(space.allocate(100).unwrap());
-        let clone = space.clone();
-        drop(space);
-        let (mut first, rest) = {
-            let mut held = held;
-            (held.remove(0), held)
-        };
-        drop(clone);
-        assert_eq!(first.shrink(10), Ok(()));
-        assert_eq!(first.extend(20), Ok(()));
-        let (left, right) = first.free_range(5..10).map_or((None, None), |parts| parts);
-        // A space that reuses the core later starts without any state of the old one.
-        let next = named(1 << 20, &[100]);
-        thread::scope(|scope| {
-            scope.spawn(move || drop(rest));
-        });
-        drop((left, right));
-        assert_eq!(
-            (next.metrics().allocated, next.stats().cached_ranges, next.stats().reclaims),
-            (0, 0, 0)
-        );
-        assert_eq!(hot_sizes(&next), [(100, true)]);
-        request_often(&next, 100);
-        assert_eq!(next.allocate(1 << 20).map(|whole| whole.len()), Ok(1 << 20));
-        next.check().unwrap();
-    }
 }
 
 /// Long ranges have all of the bound when short ones come, and the other way round.

@@ -35,21 +35,6 @@ fn handles_of_the_offset_layer_are_stale() {
     assert_eq!(space.metrics().live, 20);
 }
 
-/// Ranges that no handle can reach any more are freed with the space: extents that outlive it find
-/// consistent metadata.
-#[test]
-fn remaining_handles_end_with_the_space() {
-    for _ in 0..20 {
-        let space = named(1 << 20, &[100]);
-        let mut own = space.allocate(100).unwrap();
-        let handles: Vec<_> =
-            (0..50).map(|i| space.allocate_raw(100 + i % 2 * 5000).unwrap()).collect();
-        space.free_raw(handles[7].handle).unwrap();
-        drop(space);
-        assert_eq!(own.extend((1 << 20) - own.offset()), Ok(()));
-    }
-}
-
 /// One thread changes the length of a range repeatedly, which takes longer than a resolve. A
 /// resolve returns one of the lengths.
 #[test]

@@ -4,9 +4,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 
-use super::{
-    CountingSource, MagazineSettings, Magazines, TestMagazines, instance, without_kernel_faults,
-};
+use super::{TestMagazines, instance, without_kernel_faults};
 
 fn get_and_put(magazines: &TestMagazines) {
     let round = magazines.get(0).expect("the source has more");
@@ -143,33 +141,6 @@ fn destructors_of_thread_locals_may_use_it() {
     assert_eq!(source.out(), 0);
 }
 
-#[test]
-#[cfg_attr(miri, ignore = "long")]
-fn frees_cross_threads_that_end_and_restart() {
-    let _plan = without_kernel_faults();
-    let (magazines, source) = instance(2, 100_000);
-    for _ in 0..10 {
-        let (to, from) = std::sync::mpsc::sync_channel::<Vec<usize>>(4);
-        std::thread::scope(|scope| {
-            let magazines = &magazines;
-            scope.spawn(move || {
-                for _ in 0..50 {
-                    to.send((0..100).map(|_| magazines.get(0).expect("many")).collect()).unwrap();
-                }
-            });
-            scope.spawn(move || {
-                from.into_iter().flatten().for_each(|round| magazines.put(0, round))
-            });
-            scope.spawn(move || (0..20).for_each(|_| magazines.trim()));
-        });
-    }
-    let stats = magazines.stats();
-    // Rounds freed by another thread came back through the depot.
-    assert!(stats.classes[0].exchanges > 0, "{stats:?}");
-    magazines.trim();
-    assert_eq!(source.out(), 0);
-}
-
 /// Runs `child` in a forked child and returns its exit status.
 pub(super) fn forked(child: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child takes only locks of this layer and of the C library, which are free after a
@@ -270,19 +241,4 @@ fn without_the_kernels_barrier_owners_make_fences() {
         assert_eq!(source.out(), 0);
         drop(plan);
     }
-}
-
-#[test]
-fn a_bound_of_zero_caches_nothing() {
-    let _plan = without_kernel_faults();
-    let source = CountingSource::new(1, 100);
-    let magazines = Magazines::new(
-        source.clone(),
-        MagazineSettings { max_cached_bytes: Some(0), ..MagazineSettings::new(1) },
-    );
-    let round = magazines.get(0).expect("a hundred");
-    assert_eq!(source.out(), 1);
-    magazines.put(0, round);
-    assert_eq!(source.out(), 0);
-    assert!(!magazines.may_hold());
 }

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::clock::ManualClock;
 use super::depot::Depot;
@@ -275,29 +275,4 @@ fn magazines_grow_under_contention_and_shrink_without() {
         }
     }
     assert!(depot.capacity() >= 4 && out.len() == 0);
-}
-
-/// Measures a hit: `cargo test --release … -- --ignored --nocapture`.
-#[test]
-#[ignore = "measures"]
-fn speed() {
-    const N: u32 = 20_000_000;
-    let (magazines, _source) = instance(40, 1000);
-    let magazines = std::hint::black_box(&magazines);
-    for _ in 0..3 {
-        let start = Instant::now();
-        for i in 0..N {
-            std::hint::black_box(i);
-        }
-        let empty = start.elapsed();
-        let start = Instant::now();
-        for i in 0..N {
-            let class = std::hint::black_box(i) as usize & 31;
-            let round = magazines.get(class).unwrap();
-            magazines.put(class, std::hint::black_box(round));
-        }
-        let full = start.elapsed();
-        let ns = (full - empty).as_nanos() as f64 / f64::from(N);
-        println!("{ns:.2} ns per pair, {:.2} per operation", ns / 2.0);
-    }
 }

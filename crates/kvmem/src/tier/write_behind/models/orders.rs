@@ -5,7 +5,7 @@ use loom::sync::Arc;
 use super::queue_model::QueueModel;
 use crate::sync::models::preemptions::check;
 use crate::sync::models::spawn;
-use crate::tier::write_behind::options::WhenFull;
+use crate::tier::write_behind::queue::WhenFull;
 
 type Run = fn(&QueueModel);
 

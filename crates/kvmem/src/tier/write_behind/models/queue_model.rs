@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::sync::models::Arc;
 use crate::sync::{AtomicBool, Mutex, Ordering};
-use crate::tier::write_behind::options::WhenFull;
+use crate::tier::write_behind::queue::WhenFull;
 use crate::tier::write_behind::queue::{Change, Found, Made, Queue, QueueError, QueuedValue};
 
 /// A value of one byte: its version, and the mark that a later one has superseded it.

@@ -5,8 +5,8 @@ use shuttle::thread;
 
 use super::queue_model::QueueModel;
 use crate::sync::models::random::check;
-use crate::tier::write_behind::options::WhenFull;
 use crate::tier::write_behind::queue::QueueError;
+use crate::tier::write_behind::queue::WhenFull;
 
 /// Each of two threads changes one key and knows its latest version. A found value is that one, or
 /// none if the key was removed or a value may have been dropped.

@@ -81,7 +81,15 @@ fn files_that_engines_leave_behind() {
     tree.link("proc/5/fd/7", "/dev/shm/vllm_offload_e1.mmap");
     let check = files(&tree, 12 << 10, Verdict::Ok);
     assert!(check.why.contains("process 5"), "{check:?}");
-    // In a container, nobody can tell.
+    // A process that cannot be examined may use the files of no other.
+    tree.file("dev/shm/sglang_host_pool_d.mmap", vec![1; 4 << 10]);
+    let check = files(&tree, 4 << 10, Verdict::Warn);
+    assert!(check.why.contains("sglang_host_pool_d.mmap (SGLang, 4 KiB"), "{check:?}");
+    tree.folder("proc/9/maps");
+    let check = files(&tree, 4 << 10, Verdict::Warn);
+    assert!(check.why.contains("may be in use"), "{check:?}");
+    tree.without("proc/9").without("dev/shm/sglang_host_pool_d.mmap");
+    // In a container, a process cannot see the others.
     tree.without("proc/5").without("proc/self/ns").link("proc/self/ns/pid", "pid:[4026532001]");
     let check = files(&tree, 12 << 10, Verdict::Warn);
     assert!(check.why.contains("may be in use"), "{check:?}");
