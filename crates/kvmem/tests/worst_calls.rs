@@ -18,7 +18,7 @@ const BOUND: usize = 160 << 10;
 /// Blocks that a call may obtain or give back.
 const MAX_BLOCKS: usize = 128;
 
-/// Bytes and blocks that were obtained and given back.
+/// Bytes and blocks that were obtained and returned.
 static OBTAINED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 static FREED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 

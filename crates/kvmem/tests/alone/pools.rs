@@ -18,7 +18,7 @@ fn folder(page: PageSize) -> String {
     format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page.bytes() >> 10)
 }
 
-/// A pool of a given size, restored when this value is dropped. Processes that change the pool take
+/// A pool of one size, restored when this value is dropped. Processes that change the pool take
 /// turns by a lock on the kernel's file.
 pub(super) struct Pool {
     page: PageSize,

@@ -128,7 +128,7 @@ impl StandIn {
     /// Returns the names of all calls since the last `log`.
     pub(crate) fn log(&self) -> Vec<String> {
         let mut text = vec![0u8; 1 << 16];
-        // SAFETY: the type is that of control.h, and the buffer has the given length.
+        // SAFETY: the type is that of control.h, and the buffer has this length.
         unsafe {
             self.function::<unsafe extern "C" fn(*mut c_void, u64)>("standin_log")(
                 text.as_mut_ptr().cast(),

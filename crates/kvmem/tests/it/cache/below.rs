@@ -43,7 +43,7 @@ fn act(mood: Mood, state: MutexGuard<'_, State>) -> Result<MutexGuard<'_, State>
         Mood::Fails => Err("the tier fails".into()),
         Mood::Panics => {
             drop(state);
-            panic!("the tier panics, as the test asked")
+            panic!("the tier panics, as the test requested")
         }
     }
 }

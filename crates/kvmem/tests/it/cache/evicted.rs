@@ -12,11 +12,11 @@ use super::{held, one_shard, pool};
 #[test]
 fn the_sink_receives_each_evicted_value_once() {
     let pool = pool(64 << 10);
-    let (give, given) = mpsc::channel();
+    let (send, received) = mpsc::channel();
     let cache = one_shard(&pool, |builder| {
         builder.max_blocks(4).on_evict(move |pinned| {
             let (key, bytes) = (*pinned.key(), pinned.bytes().to_vec());
-            give.send((key, bytes)).unwrap();
+            send.send((key, bytes)).unwrap();
         })
     });
     for key in 0..10 {
@@ -25,13 +25,13 @@ fn the_sink_receives_each_evicted_value_once() {
     assert_eq!(held(&cache, 0..10), [6, 7, 8, 9]);
     assert_eq!(cache.evict_to(3000), 3000);
     for key in 0..7 {
-        assert_eq!(given.try_recv(), Ok((key, vec![key as u8; 1000])));
+        assert_eq!(received.try_recv(), Ok((key, vec![key as u8; 1000])));
     }
     // Values that are removed, cleared, or replaced while there is room are not evicted.
     drop(cache.remove(&7));
     cache.insert(8, b"other").unwrap();
     cache.clear_in_memory();
-    assert!(given.try_recv().is_err());
+    assert!(received.try_recv().is_err());
     cache.check().unwrap();
     let stats = cache.stats();
     assert_eq!((stats.evictions, stats.bytes, pool.metrics().allocated), (7, 0, 0));
@@ -113,17 +113,17 @@ fn the_sink_may_use_the_cache_and_panic() {
 #[test]
 fn threads_lose_nothing() {
     let pool = pool(256 << 10);
-    let (give, given) = mpsc::sync_channel::<Pinned<u64>>(4);
+    let (send, received) = mpsc::sync_channel::<Pinned<u64>>(4);
     let cache = KvCache::<u64>::builder(&pool)
         .max_bytes(128 << 10)
-        .on_evict(move |pinned| give.send(pinned).expect("the receiver exists"))
+        .on_evict(move |pinned| send.send(pinned).expect("the receiver exists"))
         .build()
         .unwrap();
     let each = if cfg!(miri) { 20 } else { 500 };
     let all = 4 * each;
     let seen = thread::scope(|scope| {
         let taking = scope.spawn(move || {
-            given
+            received
                 .iter()
                 .inspect(|pinned| assert_eq!(pinned.bytes(), [*pinned.key() as u8; 3000]))
                 .count() as u64

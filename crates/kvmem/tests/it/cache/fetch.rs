@@ -192,7 +192,7 @@ struct Panics;
 
 impl Wake for Panics {
     fn wake(self: Arc<Self>) {
-        panic!("the waker panics, as the test asked");
+        panic!("the waker panics, as the test requested");
     }
 }
 
@@ -214,7 +214,7 @@ fn a_waker_that_panics_leaves_no_other_fetch_unfinished() {
     check(&[3], &cache.start_fetch(&[3]).wait());
 }
 
-/// The value of a fetch that began before the key was removed is not given to a look-up after it.
+/// A look-up after a removal does not get the value of a fetch that began before it.
 #[test]
 fn a_look_up_does_not_share_a_read_that_began_before_a_change() {
     let pool = pool(1 << 20);

@@ -1,4 +1,4 @@
-//! Requests for a given range.
+//! Requests for one certain range.
 
 use std::ops::Range;
 

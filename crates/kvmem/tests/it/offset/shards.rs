@@ -331,15 +331,15 @@ fn a_request_is_served_while_any_shard_can() {
 fn a_child_uses_every_shard() {
     let space = sharded(1 << 20, 4);
     let held = space.allocate_batch(1 << 17, 7).unwrap();
-    let mut given = Some(held);
+    let mut inherited = Some(held);
     let status = forked(|| {
-        drop(given.take());
+        drop(inherited.take());
         let all = space.allocate_batch(1 << 17, 8);
         let full = space.allocate(1).is_err();
         i32::from(!(all.is_ok_and(|all| all.len() == 8) && full && space.check().is_ok()))
     });
     assert_eq!(status, 0);
     assert_eq!(space.metrics().live, 7);
-    drop(given);
+    drop(inherited);
     assert_eq!(space.metrics().live, 0);
 }

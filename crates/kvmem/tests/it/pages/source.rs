@@ -2,7 +2,7 @@
 //! source declares them.
 //!
 //! A type is an error type if it derives `Error`. The files are formatted by rustfmt, so a line
-//! tells what it is: items begin in the first column, variants in the fifth.
+//! shows what it is: items begin in the first column, variants in the fifth.
 
 use std::collections::BTreeMap;
 use std::fs;

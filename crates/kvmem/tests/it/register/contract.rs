@@ -1,4 +1,4 @@
-//! What every backend of a loaded library owes its callers, over a stand-in that behaves like the
+//! The contract of every backend of a loaded library, over a stand-in that behaves like the
 //! library.
 
 use std::fs;

@@ -180,7 +180,7 @@ impl Registrar for Fake {
             panic!("an injected panic");
         }
         if state.faults.register.contains(&nth) {
-            return Err(RegistrarError::new("fake_reg_mr", Errno::ENOMEM, "tell the fake not to"));
+            return Err(RegistrarError::new("fake_reg_mr", Errno::ENOMEM, "remove the fault"));
         }
         assert!(len as u64 <= self.limits.max_bytes, "{len} bytes are too many");
         state.live.insert(nth, (at.addr().get(), len));
@@ -194,7 +194,7 @@ impl Registrar for Fake {
         state.deregistered += 1;
         let nth = state.deregistered;
         if state.faults.deregister.iter().any(|(from, times)| nth >= *from && nth - from < *times) {
-            return Err(RegistrarError::new("fake_dereg_mr", Errno::EBUSY, "tell the fake not to"));
+            return Err(RegistrarError::new("fake_dereg_mr", Errno::EBUSY, "remove the fault"));
         }
         let known = state.live.remove(&key.handle);
         known.map(drop).ok_or_else(|| {

@@ -16,7 +16,7 @@ const THREADS: u8 = 8;
 /// An allocation of a thread: its alignment, and its range counted from the base.
 type Granted = (usize, Range<usize>);
 
-/// Allocates until a given number of requests have failed, and marks the allocated bytes.
+/// Allocates until `failures` requests have failed, and marks the allocated bytes.
 fn take_all<M: Memory>(
     arena: &BumpArena<M>,
     owners: &[AtomicU8],

@@ -46,7 +46,7 @@ fn memory_is_near_a_device_or_far_from_it() {
     // The cpuset keeps the memory away from the GPU.
     tree.line("proc/self/status", "Mems_allowed_list", "Mems_allowed_list:\t1");
     tree.expect(&requirements(GIB, "4k"), &names[0], Value::Count(32), Verdict::Warn);
-    // The firmware of a virtual machine often does not tell.
+    // The firmware of a virtual machine often does not report it.
     tree.file(&format!("sys/bus/pci/devices/{GPU}/numa_node"), "-1\n");
     tree.expect(&requirements(GIB, "4k"), &names[0], Value::Unknown, Verdict::Unknown);
     // On one node, all memory is near.

@@ -16,7 +16,7 @@ fn all_requirements_get_a_report() {
             let mut names: Vec<_> = report.checks.iter().map(|check| &check.name).collect();
             names.sort();
             names.dedup();
-            assert_eq!(names.len(), report.checks.len(), "each name is given once");
+            assert_eq!(names.len(), report.checks.len(), "each name occurs once");
         }
     }
 }
