@@ -10,8 +10,6 @@ mod process;
 mod traps;
 mod tree;
 
-use std::borrow::Borrow;
-
 use kvmem::arena::Ladder;
 use kvmem::arena::preflight::{Check, Report, Requirements, Value, Verdict};
 
@@ -35,24 +33,10 @@ fn expect<'a>(report: &'a Report, name: &str, value: Value, verdict: Verdict) ->
     check
 }
 
-impl tree::Tree {
-    /// Compares the value and the verdict of a check on this machine, and returns the check.
-    #[track_caller]
-    fn expect(
-        &self,
-        requirements: &Requirements,
-        name: &str,
-        value: Value,
-        verdict: Verdict,
-    ) -> Check {
-        expect(&self.machine().preflight(requirements), name, value, verdict).clone()
-    }
-}
-
 /// Asserts that the fix has these alternatives.
 #[track_caller]
-fn assert_fixes(check: impl Borrow<Check>, ways: &[&str]) {
-    let fix = check.borrow().fix.as_deref().unwrap_or_default();
+fn assert_fixes(check: &Check, ways: &[&str]) {
+    let fix = check.fix.as_deref().unwrap_or_default();
     for way in ways {
         assert!(fix.split("; ").any(|fix| fix == *way), "{way:?} is not in {fix:?}");
     }

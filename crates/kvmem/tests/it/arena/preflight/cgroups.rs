@@ -42,12 +42,8 @@ fn the_tightest_level_counts() {
         check,
         &["echo 34359738368 > /sys/fs/cgroup/kubepods/pod1/memory.high", "systemd: MemoryHigh=32G"],
     );
-    let check = tree.expect(
-        &requirements(28 * GIB + 1, "4k"),
-        "cgroup.memory.max",
-        Value::Bytes(28 * GIB),
-        Verdict::Fail,
-    );
+    let report = tree.machine().preflight(&requirements(28 * GIB + 1, "4k"));
+    let check = expect(&report, "cgroup.memory.max", Value::Bytes(28 * GIB), Verdict::Fail);
     assert!(check.why.contains("/kubepods/pod1/memory.max is 32 GiB"), "{check:?}");
     assert_fixes(
         check,
@@ -58,21 +54,13 @@ fn the_tightest_level_counts() {
         ],
     );
     // Hugetlb pages do not count as the cgroup's memory...
-    tree.expect(
-        &requirements(64 * GIB, "2M"),
-        "cgroup.memory.max",
-        Value::Bytes(28 * GIB),
-        Verdict::Ok,
-    );
+    let report = tree.machine().preflight(&requirements(64 * GIB, "2M"));
+    expect(&report, "cgroup.memory.max", Value::Bytes(28 * GIB), Verdict::Ok);
     // ... unless a mount option says so.
     let mount = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,memory_hugetlb_accounting\n";
     tree.file("proc/self/mountinfo", mount);
-    tree.expect(
-        &requirements(64 * GIB, "2M"),
-        "cgroup.memory.max",
-        Value::Bytes(28 * GIB),
-        Verdict::Fail,
-    );
+    let report = tree.machine().preflight(&requirements(64 * GIB, "2M"));
+    expect(&report, "cgroup.memory.max", Value::Bytes(28 * GIB), Verdict::Fail);
 }
 
 #[test]
@@ -92,12 +80,8 @@ fn a_container_sees_only_its_own_levels() {
     expect(&report, "cgroup.memory.high", Value::Unknown, Verdict::Unknown);
     // The same with the paths of the host; the container's own part is mounted.
     tree.unified("/docker/abc", "/docker/abc", &[("/", limited)]);
-    let check = tree.expect(
-        &requirements(4 * GIB, "4k"),
-        "cgroup.memory.max",
-        Value::Bytes(2 * GIB - MIB),
-        Verdict::Fail,
-    );
+    let report = tree.machine().preflight(&requirements(4 * GIB, "4k"));
+    let check = expect(&report, "cgroup.memory.max", Value::Bytes(2 * GIB - MIB), Verdict::Fail);
     assert!(check.fix.as_ref().unwrap().contains("> /sys/fs/cgroup/memory.max"), "{check:?}");
 }
 
@@ -143,12 +127,8 @@ fn version_1() {
     expect(&report, "cgroup.memory.max", Value::Bytes(6 * GIB), Verdict::Ok);
     expect(&report, "cgroup.memory.high", Value::Unlimited, Verdict::Ok);
     expect(&report, "cpus", Value::Count(2), Verdict::Ok);
-    let check = tree.expect(
-        &requirements(7 * GIB, "4k"),
-        "cgroup.memory.max",
-        Value::Bytes(6 * GIB),
-        Verdict::Fail,
-    );
+    let report = tree.machine().preflight(&requirements(7 * GIB, "4k"));
+    let check = expect(&report, "cgroup.memory.max", Value::Bytes(6 * GIB), Verdict::Fail);
     assert_fixes(
         check,
         &["echo 9663676416 > /sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes"],
@@ -158,12 +138,8 @@ fn version_1() {
     let check = expect(&report, "cgroup.hugetlb.2M", Value::Bytes(3 * GIB), Verdict::Warn);
     assert_fixes(check, &["Kubernetes: resources.limits hugepages-2Mi: 4Gi"]);
     assert_eq!(report.check("memory.available").unwrap().need, Some(Value::Bytes(GIB)));
-    tree.expect(
-        &requirements(4 * GIB, "2M"),
-        "cgroup.hugetlb.2M",
-        Value::Bytes(3 * GIB),
-        Verdict::Fail,
-    );
+    let report = tree.machine().preflight(&requirements(4 * GIB, "2M"));
+    expect(&report, "cgroup.hugetlb.2M", Value::Bytes(3 * GIB), Verdict::Fail);
 }
 
 #[test]
@@ -201,18 +177,23 @@ fn processors() {
         "/",
         &[("/", &[]), ("/a", &[("cgroup.type", "domain"), ("cpu.max", "250000 100000")])],
     );
-    tree.expect(&requirements(GIB, "4k"), "cpus", Value::Count(3), Verdict::Ok);
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
+    expect(&report, "cpus", Value::Count(3), Verdict::Ok);
     tree.file("sys/fs/cgroup/a/cpu.max", "50000 100000\n");
-    let check = tree.expect(&requirements(GIB, "4k"), "cpus", Value::Count(1), Verdict::Warn);
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
+    let check = expect(&report, "cpus", Value::Count(1), Verdict::Warn);
     assert!(check.why.contains("0.500"), "{check:?}");
     tree.file("sys/fs/cgroup/a/cpu.max", "max 100000\n");
     tree.system.cpus = Some(1);
-    tree.expect(&requirements(GIB, "4k"), "cpus", Value::Count(1), Verdict::Warn);
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
+    expect(&report, "cpus", Value::Count(1), Verdict::Warn);
     // Without an answer, as on machines with very many processors, the mask is read from the file.
     tree.system.cpus = None;
-    tree.expect(&requirements(GIB, "4k"), "cpus", Value::Count(8), Verdict::Ok);
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
+    expect(&report, "cpus", Value::Count(8), Verdict::Ok);
     tree.file("sys/fs/cgroup/a/cpu.max", "soon\n");
-    tree.expect(&requirements(GIB, "4k"), "cpus", Value::Unknown, Verdict::Unknown);
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
+    expect(&report, "cpus", Value::Unknown, Verdict::Unknown);
 }
 
 #[test]
@@ -249,12 +230,8 @@ fn files_that_cannot_be_read() {
             &[("cgroup.type", "domain"), ("memory.max", "10737418240"), ("memory.current", "0")];
         tree.unified("/a", "/", &[("/", &[]), ("/a", files)])
             .unreadable(&format!("sys/fs/cgroup/a/{file}"));
-        let check = tree.expect(
-            &requirements(GIB, "4k"),
-            "cgroup.memory.max",
-            Value::Unknown,
-            Verdict::Unknown,
-        );
+        let report = tree.machine().preflight(&requirements(GIB, "4k"));
+        let check = expect(&report, "cgroup.memory.max", Value::Unknown, Verdict::Unknown);
         assert!(check.why.contains(file), "{check:?}");
     }
     // A readable level that is too low fails, even if another level is unreadable.
@@ -262,12 +239,14 @@ fn files_that_cannot_be_read() {
     let small: &[(&str, &str)] = &[("memory.max", "4096"), ("memory.current", "0")];
     tree.unified("/a/b", "/", &[("/", &[]), ("/a", small), ("/a/b", small)]);
     tree.unreadable("sys/fs/cgroup/a/memory.max");
-    tree.expect(&requirements(GIB, "4k"), "cgroup.memory.max", Value::Bytes(4096), Verdict::Fail);
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
+    expect(&report, "cgroup.memory.max", Value::Bytes(4096), Verdict::Fail);
 }
 
 #[track_caller]
 fn unknown(tree: &Tree) {
+    let report = tree.machine().preflight(&requirements(GIB, "2M"));
     for name in ["cgroup.memory.max", "cgroup.memory.high", "cgroup.hugetlb.2M", "cpus"] {
-        tree.expect(&requirements(GIB, "2M"), name, Value::Unknown, Verdict::Unknown);
+        expect(&report, name, Value::Unknown, Verdict::Unknown);
     }
 }

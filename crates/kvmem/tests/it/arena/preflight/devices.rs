@@ -30,13 +30,10 @@ fn memory_is_near_a_device_or_far_from_it() {
         (&[1], (32, Verdict::Warn), (10, Verdict::Ok)),
         (&[0, 1], (32, Verdict::Warn), (32, Verdict::Warn)),
     ] {
+        let report =
+            tree.machine().preflight(&requirements(GIB, "4k").nodes(nodes.iter().copied()));
         for (name, (distance, verdict)) in names.iter().zip([gpu, nic]) {
-            let check = tree.expect(
-                &requirements(GIB, "4k").nodes(nodes.iter().copied()),
-                name,
-                Value::Count(distance),
-                verdict,
-            );
+            let check = expect(&report, name, Value::Count(distance), verdict);
             if verdict == Verdict::Warn {
                 let node = if name == &names[0] { 0 } else { 1 };
                 assert_fixes(check, &[&format!("docker run --cpuset-mems={node}")]);
@@ -45,10 +42,12 @@ fn memory_is_near_a_device_or_far_from_it() {
     }
     // The cpuset keeps the memory away from the GPU.
     tree.line("proc/self/status", "Mems_allowed_list", "Mems_allowed_list:\t1");
-    tree.expect(&requirements(GIB, "4k"), &names[0], Value::Count(32), Verdict::Warn);
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
+    expect(&report, &names[0], Value::Count(32), Verdict::Warn);
     // The firmware of a virtual machine often does not report it.
     tree.file(&format!("sys/bus/pci/devices/{GPU}/numa_node"), "-1\n");
-    tree.expect(&requirements(GIB, "4k"), &names[0], Value::Unknown, Verdict::Unknown);
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
+    expect(&report, &names[0], Value::Unknown, Verdict::Unknown);
     // On one node, all memory is near.
     tree.file("sys/devices/system/node/online", "0\n");
     let report = tree.machine().preflight(&requirements(GIB, "4k"));
@@ -64,8 +63,8 @@ fn an_iommu_that_translates() {
         (Some("DMA-FQ"), "DMA-FQ", Verdict::Warn),
     ] {
         let tree = two_nodes(kind);
-        let check =
-            tree.expect(&requirements(GIB, "4k"), "iommu", Value::Text(word.into()), verdict);
+        let report = tree.machine().preflight(&requirements(GIB, "4k"));
+        let check = expect(&report, "iommu", Value::Text(word.into()), verdict);
         if verdict == Verdict::Warn {
             assert!(check.why.contains(GPU) && !check.why.contains("0000:00:02.0"), "{check:?}");
             assert!(check.fix.as_ref().unwrap().contains("iommu=pt"), "{check:?}");
@@ -76,7 +75,9 @@ fn an_iommu_that_translates() {
     // A disk behind an IOMMU concerns nobody here.
     let mut tree = Tree::roomy();
     tree.pci("0000:00:02.0", ["0x1af4", "0x010000", "0"], Some("DMA"));
-    tree.expect(&requirements(GIB, "4k"), "iommu", Value::Text("no use".into()), Verdict::Ok);
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
+    expect(&report, "iommu", Value::Text("no use".into()), Verdict::Ok);
     tree.without("sys/bus");
-    tree.expect(&requirements(GIB, "4k"), "iommu", Value::Unknown, Verdict::Unknown);
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
+    expect(&report, "iommu", Value::Unknown, Verdict::Unknown);
 }

@@ -43,7 +43,8 @@ fn a_partial_pool_steps_down_or_fails() {
     assert!(!report.passes());
     // Pages reserved by other processes are not free.
     tree.file("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "8000\n");
-    tree.expect(&requirements(64 * GIB, "2M,4k"), "hugepages.2M", Value::Count(192), Verdict::Warn);
+    let report = tree.machine().preflight(&requirements(64 * GIB, "2M,4k"));
+    expect(&report, "hugepages.2M", Value::Count(192), Verdict::Warn);
 }
 
 #[test]
@@ -64,20 +65,23 @@ fn each_rung_takes_the_rest() {
 fn an_empty_pool_and_surplus() {
     let mut tree = Tree::roomy();
     tree.pool(POOLS, 2 << 20, 0, 0).pool(NODE0, 2 << 20, 0, 0);
-    tree.expect(&requirements(GIB, "2M"), "hugepages.2M", Value::Count(0), Verdict::Fail);
+    let report = tree.machine().preflight(&requirements(GIB, "2M"));
+    expect(&report, "hugepages.2M", Value::Count(0), Verdict::Fail);
     tree.file("sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages", "512\n");
-    let check =
-        tree.expect(&requirements(GIB, "2M"), "hugepages.2M", Value::Count(0), Verdict::Warn);
+    let report = tree.machine().preflight(&requirements(GIB, "2M"));
+    let check = expect(&report, "hugepages.2M", Value::Count(0), Verdict::Warn);
     assert!(check.why.contains("surplus"), "{check:?}");
     // If the surplus is unknown, the verdict is unknown.
     tree.unreadable("sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages");
-    tree.expect(&requirements(GIB, "2M"), "hugepages.2M", Value::Unknown, Verdict::Unknown);
-    tree.expect(&requirements(GIB, "2M,4k"), "hugepages.2M", Value::Count(0), Verdict::Warn);
+    let report = tree.machine().preflight(&requirements(GIB, "2M"));
+    expect(&report, "hugepages.2M", Value::Unknown, Verdict::Unknown);
+    let report = tree.machine().preflight(&requirements(GIB, "2M,4k"));
+    expect(&report, "hugepages.2M", Value::Count(0), Verdict::Warn);
     tree.file("sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages", "512\n");
     // If base pages are not 4 KiB, the plain setting applies to hugepages of another size.
     tree.line("proc/meminfo", "Hugepagesize", "Hugepagesize:   524288 kB");
-    let check =
-        tree.expect(&requirements(GIB, "2M"), "hugepages.2M", Value::Count(0), Verdict::Warn);
+    let report = tree.machine().preflight(&requirements(GIB, "2M"));
+    let check = expect(&report, "hugepages.2M", Value::Count(0), Verdict::Warn);
     assert_fixes(check, &["echo 512 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"]);
 }
 
@@ -101,12 +105,13 @@ fn transparent_hugepages() {
     tree.file(file, never);
     let word = || Value::Text("never".into());
     let check = |tree: &Tree, ladder: &str, verdict| {
-        tree.expect(&requirements(GIB, ladder), "thp.enabled", word(), verdict).clone()
+        let report = tree.machine().preflight(&requirements(GIB, ladder));
+        expect(&report, "thp.enabled", word(), verdict).clone()
     };
     // With enough hugetlb pages the next rung is not reached.
     check(&tree, "2M,4k", Verdict::Ok);
     assert_fixes(
-        check(&tree, "thp,4k", Verdict::Warn),
+        &check(&tree, "thp,4k", Verdict::Warn),
         &["echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"],
     );
     check(&tree, "thp", Verdict::Fail);
@@ -117,30 +122,18 @@ fn transparent_hugepages() {
     tree.file(own, "always [inherit] madvise never\n");
     check(&tree, "thp", Verdict::Fail);
     tree.file(own, "always inherit [madvise] never\n");
-    tree.expect(
-        &requirements(GIB, "thp"),
-        "thp.enabled",
-        Value::Text("madvise".into()),
-        Verdict::Ok,
-    );
+    let report = tree.machine().preflight(&requirements(GIB, "thp"));
+    expect(&report, "thp.enabled", Value::Text("madvise".into()), Verdict::Ok);
     tree.line("proc/self/status", "THP_enabled", "THP_enabled:\t0");
-    tree.expect(
-        &requirements(GIB, "thp"),
-        "thp.enabled",
-        Value::Text("madvise".into()),
-        Verdict::Fail,
-    );
+    let report = tree.machine().preflight(&requirements(GIB, "thp"));
+    expect(&report, "thp.enabled", Value::Text("madvise".into()), Verdict::Fail);
 
     tree.file(
         "sys/kernel/mm/transparent_hugepage/defrag",
         "always defer defer+madvise madvise [never]\n",
     );
-    tree.expect(
-        &requirements(GIB, "thp"),
-        "thp.defrag",
-        Value::Text("never".into()),
-        Verdict::Warn,
-    );
+    let report = tree.machine().preflight(&requirements(GIB, "thp"));
+    expect(&report, "thp.defrag", Value::Text("never".into()), Verdict::Warn);
 }
 
 #[test]
@@ -148,14 +141,11 @@ fn transparent_hugepages_of_shared_memory() {
     let mut tree = Tree::roomy();
     let file = "sys/kernel/mm/transparent_hugepage/shmem_enabled";
     tree.file(file, "always within_size advise [never] deny force\n");
-    tree.expect(&requirements(GIB, "thp"), "thp.shmem", Value::Text("never".into()), Verdict::Ok);
+    let report = tree.machine().preflight(&requirements(GIB, "thp"));
+    expect(&report, "thp.shmem", Value::Text("never".into()), Verdict::Ok);
     // Populating collects pages into hugepages if the kernel can.
-    tree.expect(
-        &requirements(GIB, "thp,4k").shared(true),
-        "thp.shmem",
-        Value::Text("never".into()),
-        Verdict::Ok,
-    );
+    let report = tree.machine().preflight(&requirements(GIB, "thp,4k").shared(true));
+    expect(&report, "thp.shmem", Value::Text("never".into()), Verdict::Ok);
     for (setting, word, release) in
         [("[never] deny", "never", "5.15.0-91-generic"), ("never [deny]", "deny", "6.8.0")]
     {
@@ -168,12 +158,8 @@ fn transparent_hugepages_of_shared_memory() {
         assert_eq!(report.check("thp.enabled").unwrap().need, None);
     }
     tree.file(file, "whatever [new] word\n");
-    tree.expect(
-        &requirements(GIB, "thp").shared(true),
-        "thp.shmem",
-        Value::Text("new".into()),
-        Verdict::Unknown,
-    );
+    let report = tree.machine().preflight(&requirements(GIB, "thp").shared(true));
+    expect(&report, "thp.shmem", Value::Text("new".into()), Verdict::Unknown);
 }
 
 #[test]
@@ -199,35 +185,20 @@ fn too_little_memory() {
 #[test]
 fn overcommit() {
     let mut tree = Tree::roomy();
-    tree.expect(
-        &requirements(200 * GIB, "4k"),
-        "memory.overcommit",
-        Value::Bytes(128 * GIB),
-        Verdict::Warn,
-    );
+    let report = tree.machine().preflight(&requirements(200 * GIB, "4k"));
+    expect(&report, "memory.overcommit", Value::Bytes(128 * GIB), Verdict::Warn);
     tree.file("proc/sys/vm/overcommit_memory", "2\n");
-    tree.expect(
-        &requirements(63 * GIB, "4k"),
-        "memory.overcommit",
-        Value::Bytes(63 * GIB),
-        Verdict::Ok,
-    );
-    let check = tree.expect(
-        &requirements(64 * GIB, "4k"),
-        "memory.overcommit",
-        Value::Bytes(63 * GIB),
-        Verdict::Fail,
-    );
+    let report = tree.machine().preflight(&requirements(63 * GIB, "4k"));
+    expect(&report, "memory.overcommit", Value::Bytes(63 * GIB), Verdict::Ok);
+    let report = tree.machine().preflight(&requirements(64 * GIB, "4k"));
+    let check = expect(&report, "memory.overcommit", Value::Bytes(63 * GIB), Verdict::Fail);
     assert_fixes(check, &["sysctl vm.overcommit_kbytes=68157440"]);
     tree.file("proc/sys/vm/overcommit_memory", "1\n");
-    tree.expect(&requirements(1 << 50, "4k"), "memory.overcommit", Value::Unlimited, Verdict::Ok);
+    let report = tree.machine().preflight(&requirements(1 << 50, "4k"));
+    expect(&report, "memory.overcommit", Value::Unlimited, Verdict::Ok);
     tree.file("proc/sys/vm/overcommit_memory", "3\n");
-    tree.expect(
-        &requirements(GIB, "4k"),
-        "memory.overcommit",
-        Value::Text("mode 3".into()),
-        Verdict::Unknown,
-    );
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
+    expect(&report, "memory.overcommit", Value::Text("mode 3".into()), Verdict::Unknown);
 }
 
 #[test]
@@ -235,12 +206,8 @@ fn swap_matters_only_for_unpinned_memory() {
     let mut tree = Tree::roomy();
     tree.line("proc/meminfo", "SwapTotal", "SwapTotal:  8388608 kB");
     let swap = |tree: &Tree, ladder: &str, pinned, verdict| {
-        tree.expect(
-            &requirements(GIB, ladder).pinned(pinned),
-            "memory.swap",
-            Value::Bytes(8 * GIB),
-            verdict,
-        );
+        let report = tree.machine().preflight(&requirements(GIB, ladder).pinned(pinned));
+        expect(&report, "memory.swap", Value::Bytes(8 * GIB), verdict);
     };
     swap(&tree, "4k", true, Verdict::Ok);
     swap(&tree, "2M", false, Verdict::Ok);
@@ -303,12 +270,8 @@ fn required_nodes() {
     expect(&report, "hugepages.2M.node1", Value::Count(12_288), Verdict::Ok);
     assert!(report.check("hugepages.2M.node2").is_none());
     assert!(report.passes(), "{report}");
-    let check = tree.expect(
-        &requirements(GIB, "2M").nodes([3, 1]),
-        "numa.nodes",
-        Value::Text("1-2".into()),
-        Verdict::Fail,
-    );
+    let report = tree.machine().preflight(&requirements(GIB, "2M").nodes([3, 1]));
+    let check = expect(&report, "numa.nodes", Value::Text("1-2".into()), Verdict::Fail);
     assert_fixes(check, &["docker run --cpuset-mems=1,3"]);
     let report = tree.machine().preflight(&requirements(GIB, "2M").nodes([9]));
     let check = expect(&report, "numa.nodes", Value::Text("1-2".into()), Verdict::Fail);

@@ -34,14 +34,15 @@ fn pinned_memory() {
     memlock(&tree, &requirements(64 * GIB, "2M").pinned(false), Verdict::Ok);
     // The process may raise this limit itself.
     tree.system.memlock = limit(8 * MIB, None);
-    assert_fixes(memlock(&tree, &requirements(GIB, "2M"), Verdict::Fail), &["ulimit -l 1049600"]);
+    assert_fixes(&memlock(&tree, &requirements(GIB, "2M"), Verdict::Fail), &["ulimit -l 1049600"]);
     // A capability removes the limit, but not one that applies only inside a container.
     tree.line("proc/self/status", "CapEff", "CapEff:\t0000000000004000");
     memlock(&tree, &requirements(GIB, "2M"), Verdict::Ok);
     tree.file("proc/self/uid_map", "         0     100000      65536\n");
     memlock(&tree, &requirements(GIB, "2M"), Verdict::Fail);
     tree.without("proc/self/uid_map");
-    tree.expect(&requirements(GIB, "2M"), "rlimit.memlock", Value::Unknown, Verdict::Unknown);
+    let report = tree.machine().preflight(&requirements(GIB, "2M"));
+    expect(&report, "rlimit.memlock", Value::Unknown, Verdict::Unknown);
 }
 
 #[test]
@@ -64,21 +65,14 @@ fn address_space_and_data() {
 fn shared_memory_by_name() {
     let mut tree = Tree::roomy();
     tree.system.shm = Some(FileSystemSpace { total_bytes: 64 * MIB, free_bytes: 60 * MIB });
-    tree.expect(&requirements(8 * GIB, "2M"), "shm.free", Value::Bytes(60 * MIB), Verdict::Ok);
-    let check = tree.expect(
-        &requirements(8 * GIB, "2M").shared(true),
-        "shm.free",
-        Value::Bytes(60 * MIB),
-        Verdict::Warn,
-    );
+    let report = tree.machine().preflight(&requirements(8 * GIB, "2M"));
+    expect(&report, "shm.free", Value::Bytes(60 * MIB), Verdict::Ok);
+    let report = tree.machine().preflight(&requirements(8 * GIB, "2M").shared(true));
+    let check = expect(&report, "shm.free", Value::Bytes(60 * MIB), Verdict::Warn);
     assert_fixes(check, &["docker run --shm-size=9g"]);
     tree.system.shm = Some(FileSystemSpace { total_bytes: 0, free_bytes: 0 });
-    tree.expect(
-        &requirements(8 * GIB, "2M").shared(true),
-        "shm.free",
-        Value::Unlimited,
-        Verdict::Ok,
-    );
+    let report = tree.machine().preflight(&requirements(8 * GIB, "2M").shared(true));
+    expect(&report, "shm.free", Value::Unlimited, Verdict::Ok);
 }
 
 #[test]
@@ -88,12 +82,8 @@ fn mappings() {
         [(10, Verdict::Ok), (64_000, Verdict::Ok), (65_000, Verdict::Warn), (65_520, Verdict::Fail)]
     {
         tree.file("proc/self/maps", "x\n".repeat(used));
-        let check = tree.expect(
-            &requirements(GIB, "2M"),
-            "maps.left",
-            Value::Count(65_530 - used as u64),
-            verdict,
-        );
+        let report = tree.machine().preflight(&requirements(GIB, "2M"));
+        let check = expect(&report, "maps.left", Value::Count(65_530 - used as u64), verdict);
         if verdict != Verdict::Ok {
             assert_fixes(check, &[&format!("sysctl vm.max_map_count={}", 2 * (used + 1024))]);
         }
@@ -110,12 +100,8 @@ fn kernels() {
         ("10.0", "10.0", Verdict::Ok),
     ] {
         tree.file("proc/sys/kernel/osrelease", release);
-        tree.expect(
-            &requirements(GIB, "2M"),
-            "kernel.populate",
-            Value::Text(shown.into()),
-            verdict,
-        );
+        let report = tree.machine().preflight(&requirements(GIB, "2M"));
+        expect(&report, "kernel.populate", Value::Text(shown.into()), verdict);
     }
 }
 
@@ -128,12 +114,9 @@ fn rings() {
             None => tree.without("proc/sys/kernel/io_uring_disabled"),
         };
         tree.system.io_uring = Some(Err(errno));
-        let check = tree.expect(
-            &requirements(GIB, "2M"),
-            "kernel.io_uring",
-            Value::Text("not allowed".into()),
-            Verdict::Warn,
-        );
+        let report = tree.machine().preflight(&requirements(GIB, "2M"));
+        let check =
+            expect(&report, "kernel.io_uring", Value::Text("not allowed".into()), Verdict::Warn);
         assert!(check.fix.as_ref().unwrap().contains(way), "{check:?}");
     };
     denied(Some("2"), Errno::EPERM, "sysctl kernel.io_uring_disabled=0");
@@ -143,12 +126,8 @@ fn rings() {
     // The kernel's answer counts, not the setting.
     tree.system.io_uring = Some(Ok(()));
     tree.file("proc/sys/kernel/io_uring_disabled", "1");
-    tree.expect(
-        &requirements(GIB, "2M"),
-        "kernel.io_uring",
-        Value::Text("allowed".into()),
-        Verdict::Ok,
-    );
+    let report = tree.machine().preflight(&requirements(GIB, "2M"));
+    expect(&report, "kernel.io_uring", Value::Text("allowed".into()), Verdict::Ok);
 }
 
 #[test]

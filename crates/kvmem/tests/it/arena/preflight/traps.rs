@@ -5,7 +5,7 @@ use kvmem::arena::Errno;
 use kvmem::arena::preflight::{FileSystemSpace, Value, Verdict};
 
 use super::tree::Tree;
-use super::{GIB, MIB, assert_fixes, requirements};
+use super::{GIB, MIB, assert_fixes, expect, requirements};
 
 fn text(word: &str) -> Value {
     Value::Text(word.into())
@@ -14,7 +14,8 @@ fn text(word: &str) -> Value {
 #[test]
 fn drivers_pin_less_than_512_gib_with_one_call() {
     let mut tree = Tree::roomy();
-    tree.expect(&requirements(600 * GIB, "4k"), "pin.driver", text("none"), Verdict::Ok);
+    let report = tree.machine().preflight(&requirements(600 * GIB, "4k"));
+    expect(&report, "pin.driver", text("none"), Verdict::Ok);
     for (version, size, pinned, verdict) in [
         ("575.57.08", 600, true, Verdict::Ok),
         ("580.65.06", 511, true, Verdict::Ok),
@@ -23,20 +24,17 @@ fn drivers_pin_less_than_512_gib_with_one_call() {
         ("595.12", 600, false, Verdict::Ok),
     ] {
         tree.file("sys/module/nvidia/version", format!("{version}\n"));
-        let check = tree.expect(
-            &requirements(size * GIB, "4k").pinned(pinned),
-            "pin.driver",
-            text(version),
-            verdict,
-        );
+        let report = tree.machine().preflight(&requirements(size * GIB, "4k").pinned(pinned));
+        let check = expect(&report, "pin.driver", text(version), verdict);
         if verdict == Verdict::Warn {
             assert!(check.why.contains("pieces of 1 GiB"), "{check:?}");
-            assert_fixes(&check, &["register the memory with the device `cuda`"]);
+            assert_fixes(check, &["register the memory with the device `cuda`"]);
             assert!(check.source.as_ref().is_some_and(|source| source.contains('#')), "{check:?}");
         }
     }
     tree.file("sys/module/nvidia/version", "unknown\n");
-    tree.expect(&requirements(GIB, "4k"), "pin.driver", Value::Unknown, Verdict::Unknown);
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
+    expect(&report, "pin.driver", Value::Unknown, Verdict::Unknown);
 }
 
 #[test]
@@ -51,18 +49,21 @@ fn some_kernels_pin_two_gib_with_one_call_of_a_driver() {
         ("6.14.1", 3 * GIB, Verdict::Ok),
     ] {
         tree.file("proc/sys/kernel/osrelease", release);
-        tree.expect(&requirements(size, "4k"), "pin.kernel", text(&release[..4]), verdict);
+        let report = tree.machine().preflight(&requirements(size, "4k"));
+        expect(&report, "pin.kernel", text(&release[..4]), verdict);
     }
     // Nothing pins so much at once without a driver for GPUs.
     tree.file("proc/sys/kernel/osrelease", "6.12.1\n").without("sys/module/nvidia");
-    tree.expect(&requirements(3 * GIB, "4k"), "pin.kernel", text("6.12"), Verdict::Ok);
+    let report = tree.machine().preflight(&requirements(3 * GIB, "4k"));
+    expect(&report, "pin.kernel", text("6.12"), Verdict::Ok);
 }
 
 #[test]
 fn files_that_engines_leave_behind() {
     let mut tree = Tree::roomy();
     let files = |tree: &Tree, bytes, verdict| {
-        tree.expect(&requirements(GIB, "2M"), "shm.files", Value::Bytes(bytes), verdict).clone()
+        let report = tree.machine().preflight(&requirements(GIB, "2M"));
+        expect(&report, "shm.files", Value::Bytes(bytes), verdict).clone()
     };
     files(&tree, 0, Verdict::Ok);
     tree.file("dev/shm/vllm_offload_e1.mmap", vec![1; 8 << 10])
@@ -105,8 +106,8 @@ fn files_that_engines_leave_behind() {
 fn idle_hugepages() {
     let mut tree = Tree::roomy();
     let idle = |tree: &Tree, size, ladder: &str, bytes, verdict| {
-        tree.expect(&requirements(size, ladder), "hugepages.idle", Value::Bytes(bytes), verdict)
-            .clone()
+        let report = tree.machine().preflight(&requirements(size, ladder));
+        expect(&report, "hugepages.idle", Value::Bytes(bytes), verdict).clone()
     };
     idle(&tree, 64 * GIB, "2M", 0, Verdict::Ok);
     // A twentieth of 128 GiB may stay idle.
@@ -137,7 +138,8 @@ fn shared_memory_is_collapsed_as_a_trial() {
     let mut tree = Tree::roomy();
     let thp = "sys/kernel/mm/transparent_hugepage/shmem_enabled";
     let collapse = |tree: &Tree, ladder: &str, shared, word: &str, verdict| {
-        tree.expect(&requirements(GIB, ladder).shared(shared), "thp.collapse", text(word), verdict);
+        let report = tree.machine().preflight(&requirements(GIB, ladder).shared(shared));
+        expect(&report, "thp.collapse", text(word), verdict);
     };
     collapse(&tree, "thp,4k", true, "works", Verdict::Ok);
     tree.system.collapse = Some(Err(Errno::EINVAL));
@@ -147,12 +149,8 @@ fn shared_memory_is_collapsed_as_a_trial() {
     collapse(&tree, "thp,4k", true, "fails", Verdict::Warn);
     collapse(&tree, "thp", true, "fails", Verdict::Fail);
     tree.system.collapse = None;
-    tree.expect(
-        &requirements(GIB, "thp").shared(true),
-        "thp.collapse",
-        Value::Unknown,
-        Verdict::Unknown,
-    );
+    let report = tree.machine().preflight(&requirements(GIB, "thp").shared(true));
+    expect(&report, "thp.collapse", Value::Unknown, Verdict::Unknown);
 }
 
 #[test]
@@ -160,22 +158,23 @@ fn the_default_size_of_dev_shm_in_containers() {
     let mut tree = Tree::roomy();
     for (total_bytes, verdict) in [(64 * MIB, Verdict::Warn), (65 * MIB, Verdict::Ok)] {
         tree.system.shm = Some(FileSystemSpace { total_bytes, free_bytes: total_bytes });
-        let check =
-            tree.expect(&requirements(GIB, "2M"), "shm.size", Value::Bytes(total_bytes), verdict);
+        let report = tree.machine().preflight(&requirements(GIB, "2M"));
+        let check = expect(&report, "shm.size", Value::Bytes(total_bytes), verdict);
         if verdict == Verdict::Warn {
             assert_fixes(check, &["docker run --shm-size=1g"]);
         }
     }
     tree.system.shm = Some(FileSystemSpace { total_bytes: 0, free_bytes: 0 });
-    tree.expect(&requirements(GIB, "2M"), "shm.size", Value::Unlimited, Verdict::Ok);
+    let report = tree.machine().preflight(&requirements(GIB, "2M"));
+    expect(&report, "shm.size", Value::Unlimited, Verdict::Ok);
 }
 
 #[test]
 fn zswap_matters_only_for_memory_that_is_swapped() {
     let mut tree = Tree::roomy();
     let zswap = |tree: &Tree, pinned, word: &str, verdict| {
-        tree.expect(&requirements(GIB, "4k").pinned(pinned), "memory.zswap", text(word), verdict)
-            .clone()
+        let report = tree.machine().preflight(&requirements(GIB, "4k").pinned(pinned));
+        expect(&report, "memory.zswap", text(word), verdict).clone()
     };
     zswap(&tree, false, "off", Verdict::Ok);
     let setting = "sys/module/zswap/parameters/enabled";
@@ -188,7 +187,8 @@ fn zswap_matters_only_for_memory_that_is_swapped() {
     tree.without("sys/module/zswap");
     zswap(&tree, false, "none", Verdict::Ok);
     tree.without("sys/module");
-    tree.expect(&requirements(GIB, "4k"), "memory.zswap", Value::Unknown, Verdict::Unknown);
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
+    expect(&report, "memory.zswap", Value::Unknown, Verdict::Unknown);
 }
 
 #[test]
@@ -203,13 +203,9 @@ fn clones_of_fixed_buffers() {
         ("6.19.0", 256 * GIB, true, Verdict::Ok, "no fault"),
     ] {
         tree.file("proc/sys/kernel/osrelease", release);
+        let report = tree.machine().preflight(&requirements(size, "thp,4k").pinned(pinned));
         let version = release.rsplit_once('.').expect("three numbers").0;
-        let check = tree.expect(
-            &requirements(size, "thp,4k").pinned(pinned),
-            "kernel.ring_clone",
-            text(version),
-            verdict,
-        );
+        let check = expect(&report, "kernel.ring_clone", text(version), verdict);
         assert!(check.why.contains(word), "{check:?}");
     }
 }
