@@ -169,7 +169,7 @@ uint64_t llama_prefix_save(const llama_prefix *prefix, struct llama_context *con
         for (uint64_t at = can_cut(context) ? 0 : blocks - 1; at < blocks; at++) {
             node_key key = key_of(&keys[at], 'l');
             kvmem_node_client_insert(prefix->node, key.bytes, sizeof key.bytes, &state,
-                                     sizeof state);
+                                     sizeof state, NULL);
         }
     }
     free(keys);

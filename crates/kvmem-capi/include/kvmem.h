@@ -170,24 +170,6 @@
 /// The allocator was destroyed while a block was in use.
 #define KVMEM_FAULT_LEAK 5
 
-/// A fetch: the value is in place, and its checksum is right.
-#define KVMEM_FETCHED_HIT 0
-
-/// A fetch: the key has no value.
-#define KVMEM_FETCHED_ABSENT 1
-
-/// A fetch: the value is longer than the memory for it; `bytes` has its length.
-#define KVMEM_FETCHED_TOO_SHORT 2
-
-/// A fetch: the bytes of the disk were not those that were stored. The value is removed.
-#define KVMEM_FETCHED_DAMAGED 3
-
-/// A fetch: the drive failed. The value is removed.
-#define KVMEM_FETCHED_FAILED 4
-
-/// A fetch: a power cut took the bytes of the value before they were synced. The value is removed.
-#define KVMEM_FETCHED_LOST 5
-
 /// Verification when a tier is opened: none; each value is verified when it is fetched. The
 /// default.
 #define KVMEM_VERIFY_LAZY 0
@@ -209,6 +191,24 @@
 
 /// Eviction from a full tier: values stored first come first.
 #define KVMEM_TIER_EVICT_FIFO 1
+
+/// A fetch: the value is in place, and its checksum is right.
+#define KVMEM_FETCHED_HIT 0
+
+/// A fetch: the key has no value.
+#define KVMEM_FETCHED_ABSENT 1
+
+/// A fetch: the value is longer than the memory for it; `bytes` has its length.
+#define KVMEM_FETCHED_TOO_SHORT 2
+
+/// A fetch: the bytes of the disk were not those that were stored. The value is removed.
+#define KVMEM_FETCHED_DAMAGED 3
+
+/// A fetch: the drive failed. The value is removed.
+#define KVMEM_FETCHED_FAILED 4
+
+/// A fetch: a power cut took the bytes of the value before they were synced. The value is removed.
+#define KVMEM_FETCHED_LOST 5
 
 /// Damage: the bytes on the drive are not those that were stored.
 #define KVMEM_DAMAGE_CHECKSUM 0
@@ -425,11 +425,15 @@ typedef struct kvmem_bump_arena kvmem_bump_arena;
 /// destroyed at any time; after that it can no longer be used to cancel. Any thread.
 typedef struct kvmem_cancel kvmem_cancel;
 
-/// Values on a local disk, found again by their keys after a restart. A full tier evicts expired
-/// values first, then those of the lowest priority, in the order of `eviction`. A damaged value is
-/// a miss, and never the wrong bytes. Below a cache it receives what the cache evicts: see
-/// kvmem_disk_tier_as_lower_tier. Owned by the caller:
-/// kvmem_disk_tier_destroy. Any thread, several at once; a call blocks until the drive is done.
+/// Values on a local disk, or on several, found again by their keys after a restart. A full tier
+/// evicts expired values first, then those of the lowest priority, in the order of `eviction`. A
+/// damaged value is a miss, and never the wrong bytes. Below a cache it receives what the cache
+/// evicts: see kvmem_disk_tier_as_lower_tier. Owned by the caller: kvmem_disk_tier_destroy. Any
+/// thread, several at once; a call blocks until the drives are done.
+///
+/// On several devices, each key belongs to one of them, by a hash of the key and of the file's
+/// identity: files may be named in any order, and a device that is gone loses only its own keys.
+/// Transfers on different devices run side by side.
 ///
 /// One process uses a file at a time. In a forked child, every call on a tier of the parent returns
 /// KVMEM_ERR_FORKED, except kvmem_disk_tier_destroy.
@@ -524,13 +528,6 @@ typedef struct kvmem_registration kvmem_registration;
 /// are aligned to 16 bytes. Owned by the caller: kvmem_slab_allocator_destroy. Any thread, several
 /// at once. Any thread may free blocks of another thread.
 typedef struct kvmem_slab_allocator kvmem_slab_allocator;
-
-/// Disk tiers on several devices, which hold values together. Each key belongs to one of them, by a
-/// hash of the key and of the file's identity: files may be named in any order, and a device that
-/// is gone loses only its own keys. Transfers on different devices run side by side. Owned by the
-/// caller: kvmem_tier_set_destroy. Any thread, several at once; a call blocks until the devices are
-/// done. In a forked child every call returns KVMEM_ERR_FORKED, except kvmem_tier_set_destroy.
-typedef struct kvmem_tier_set kvmem_tier_set;
 
 /// The progress of long work.
 typedef struct kvmem_progress {
@@ -1162,16 +1159,10 @@ typedef struct kvmem_disk_tier_options {
     /// Maximum number of values, fixed when the file is made. The file keeps 260 bytes for each.
     /// UINT64_MAX (the default): one for each 32 KiB of the file.
     uint64_t max_entries;
-    /// Bytes of each of the two journals, fixed when the file is made. UINT64_MAX (the default):
-    /// those of a checkpoint of `max_entries` values, or 1/64 of the file up to 4 MiB if that is
-    /// longer.
-    uint64_t journal_bytes;
     /// Limits the bytes that are written per second, those of the index too: an evicted value that
     /// comes when they are used up is dropped. Values given to kvmem_disk_tier_store are always
     /// written, and count. UINT64_MAX (the default): no limit.
     uint64_t max_write_bytes_per_s;
-    /// Maximum number of transfers that one call has in flight, from 1 to 4096. The default is 32.
-    uint32_t depth;
     /// 1: makes a new tier of a file that holds something else or is damaged; everything in it is
     /// lost. The default is 0.
     uint32_t format;
@@ -1187,6 +1178,10 @@ typedef struct kvmem_disk_tier_options {
     /// 1: opens the file with O_DSYNC. A value survives a power cut as soon as it is stored,
     /// without kvmem_disk_tier_sync, and storing takes longer. The default is 0.
     uint32_t dsync;
+    /// 1: opens a tier that a process of another host had open, which has ended without closing it.
+    /// The default is 0: such a tier is KVMEM_ERR_IN_USE. A process of this host that has ended
+    /// needs no such word.
+    uint32_t take_over;
     /// Chooses the evicted values that are written, with KVMEM_ADMIT_CUSTOM. NULL (the default)
     /// otherwise.
     kvmem_disk_tier_admit_fn on_admit;
@@ -1195,12 +1190,6 @@ typedef struct kvmem_disk_tier_options {
     /// Called once with `on_admit_user`, by any thread, when the tier, or each tier of a set, is
     /// gone; may be NULL. Not called if the tier could not be opened.
     void (*on_admit_release)(void *user);
-    /// 1: opens a tier that a process of another host had open, which has ended without closing it.
-    /// The default is 0: such a tier is KVMEM_ERR_IN_USE. A process of this host that has ended
-    /// needs no such word.
-    uint32_t take_over;
-    /// Always 0.
-    uint32_t reserved;
 } kvmem_disk_tier_options;
 
 /// What opening a disk tier found.
@@ -1687,6 +1676,22 @@ typedef struct kvmem_node_client_options {
     uint64_t server_user_count;
 } kvmem_node_client_options;
 
+/// Hints about the worth of a value of a node. All 0: none.
+typedef struct kvmem_node_hints {
+    /// After this many milliseconds the value is gone. 0: it stays until it is evicted.
+    uint64_t ttl_ms;
+    /// 0 to 3: values of a lower priority are evicted first.
+    uint32_t priority;
+    /// Always 0.
+    uint32_t reserved;
+    /// The bytes of the key of the parent, the value before it in a chain, such as that of the
+    /// block before it in a prompt. NULL: the value stands alone. The node evicts a value only when
+    /// it has no more values with it as their parent, and a use of a value is one of its parent.
+    const void *parent;
+    /// Number of bytes of the parent's key: 1 to KVMEM_NODE_MAX_KEY_BYTES; 0 without a parent.
+    uint64_t parent_bytes;
+} kvmem_node_hints;
+
 /// A value of a node, or none.
 typedef struct kvmem_node_value {
     /// The bytes, for reading, valid until the pins are released; NULL if the key has no value.
@@ -1722,18 +1727,8 @@ typedef struct kvmem_node_commit {
     const void *key;
     /// Number of bytes of the key.
     uint64_t key_bytes;
-    /// After this many milliseconds the value is gone. 0: it stays until it is evicted.
-    uint64_t ttl_ms;
-    /// 0 to 3: values of a lower priority are evicted first.
-    uint32_t priority;
-    /// Always 0.
-    uint32_t reserved;
-    /// The bytes of the key of the parent, the value before it in a chain, such as that of the
-    /// block before it in a prompt. NULL: the value stands alone. The node evicts a value only when
-    /// it has no more values with it as their parent, and a use of a value is one of its parent.
-    const void *parent;
-    /// Number of bytes of the parent's key: 1 to KVMEM_NODE_MAX_KEY_BYTES; 0 without a parent.
-    uint64_t parent_bytes;
+    /// Its hints; all 0: none.
+    struct kvmem_node_hints hints;
 } kvmem_node_commit;
 
 /// Figures of a node, for all its clients and namespaces. Counts begin when its server starts.
@@ -2583,6 +2578,35 @@ kvmem_status kvmem_disk_tier_open(const char *path,
                                   struct kvmem_disk_tier **out_tier,
                                   struct kvmem_disk_tier_report *out_report);
 
+/// Opens the tiers in `count` files or block devices, side by side, and makes those that are new.
+/// `options` (may be NULL) hold for each of them. `out_reports` (may be NULL) receives what was
+/// found in each, in the order of `paths`.
+///
+/// Fails as kvmem_disk_tier_open, and names the file. KVMEM_ERR_INVALID_ARGUMENT if there is no
+/// file, or if one is a copy of another.
+kvmem_status kvmem_disk_tier_open_set(const char *const *paths,
+                                      uint64_t count,
+                                      const struct kvmem_disk_tier_options *options,
+                                      struct kvmem_disk_tier **out_tier,
+                                      struct kvmem_disk_tier_report *out_reports);
+
+/// Opens those of the tiers that can be opened, as kvmem_disk_tier_open_set. The keys of the others
+/// belong to the rest meanwhile. `out_results` (may be NULL) receives the status of each file, and
+/// `out_reports` (may be NULL) the report of each file that was opened; other elements keep their
+/// bytes.
+///
+/// A device that comes back has the values of the time before: a value that was replaced meanwhile
+/// is found in its older form. Keys that are hashes of their values do not have that problem; with
+/// others, open such a device with `format`, or call kvmem_disk_tier_clear.
+///
+/// Fails if none can be opened: KVMEM_ERR_INVALID_ARGUMENT.
+kvmem_status kvmem_disk_tier_open_available(const char *const *paths,
+                                            uint64_t count,
+                                            const struct kvmem_disk_tier_options *options,
+                                            struct kvmem_disk_tier **out_tier,
+                                            struct kvmem_disk_tier_report *out_reports,
+                                            kvmem_status *out_results);
+
 /// Stores `count` values under their keys, all of them together, and replaces the values that the
 /// keys had. Of two values under one key the later one counts. `out_results` (may be NULL) receives
 /// the status of each value.
@@ -2668,7 +2692,7 @@ kvmem_status kvmem_disk_tier_inspect(const char *path,
                                      struct kvmem_disk_tier_inspection *out_inspection);
 
 /// Reads every value in the file or block device at `path`, compares it with its checksum, and
-/// writes nothing. Up to `depth` transfers are in flight, from 1 to 4096. `progress` (may be NULL)
+/// writes nothing. `progress` (may be NULL)
 /// is called with `user` and KVMEM_PHASE_VERIFY at the begin, each time that 128 MiB have
 /// been read, and at the end, by the calling thread.
 ///
@@ -2677,7 +2701,6 @@ kvmem_status kvmem_disk_tier_inspect(const char *path,
 ///
 /// Fails as kvmem_disk_tier_inspect, and with KVMEM_ERR_CANCELLED.
 kvmem_status kvmem_disk_tier_verify(const char *path,
-                                    uint32_t depth,
                                     kvmem_progress_fn progress,
                                     void *user,
                                     const struct kvmem_cancel *cancel,
@@ -2685,96 +2708,9 @@ kvmem_status kvmem_disk_tier_verify(const char *path,
                                     struct kvmem_disk_tier_damaged_value *damaged,
                                     uint64_t capacity);
 
-/// Opens the tiers in `count` files or block devices, side by side, and makes those that are new.
-/// `options` (may be NULL) hold for each of them. `out_reports` (may be NULL) receives what was
-/// found in each, in the order of `paths`.
-///
-/// Fails as kvmem_disk_tier_open, and names the file. KVMEM_ERR_INVALID_ARGUMENT if there is no
-/// file, or if one is a copy of another.
-kvmem_status kvmem_tier_set_open(const char *const *paths,
-                                 uint64_t count,
-                                 const struct kvmem_disk_tier_options *options,
-                                 struct kvmem_tier_set **out_set,
-                                 struct kvmem_disk_tier_report *out_reports);
-
-/// Opens those of the tiers that can be opened, as kvmem_tier_set_open. The keys of the others
-/// belong to the rest meanwhile. `out_results` (may be NULL) receives the status of each file, and
-/// `out_reports` (may be NULL) the report of each file that was opened; other elements keep their
-/// bytes.
-///
-/// A device that comes back has the values of the time before: a value that was replaced meanwhile
-/// is found in its older form. Keys that are hashes of their values do not have that problem; with
-/// others, open such a device with `format`, or call kvmem_tier_set_clear.
-///
-/// Fails if none can be opened: KVMEM_ERR_INVALID_ARGUMENT.
-kvmem_status kvmem_tier_set_open_available(const char *const *paths,
-                                           uint64_t count,
-                                           const struct kvmem_disk_tier_options *options,
-                                           struct kvmem_tier_set **out_set,
-                                           struct kvmem_disk_tier_report *out_reports,
-                                           kvmem_status *out_results);
-
-/// Stores values on the devices to which their keys belong, as kvmem_disk_tier_store does.
-/// `out_results` (may be NULL) receives the status of each value.
-kvmem_status kvmem_tier_set_store(const struct kvmem_tier_set *set,
-                                  const struct kvmem_disk_tier_value *values,
-                                  uint64_t count,
-                                  kvmem_status *out_results);
-
-/// Fetches values from all devices at once, as kvmem_disk_tier_fetch does.
-kvmem_status kvmem_tier_set_fetch(const struct kvmem_tier_set *set,
-                                  struct kvmem_disk_tier_request *requests,
-                                  uint64_t count);
-
-/// Returns the length of a value in bytes, as kvmem_disk_tier_len_of does.
-kvmem_status kvmem_tier_set_len_of(const struct kvmem_tier_set *set,
-                                   const void *key,
-                                   uint64_t key_bytes,
-                                   uint64_t *out_bytes);
-
-/// Removes the values of `count` keys, as kvmem_disk_tier_remove does. `out_removed` (may be NULL)
-/// receives how many there were. Returns the first failure of a device; the others have removed
-/// theirs.
-kvmem_status kvmem_tier_set_remove(const struct kvmem_tier_set *set,
-                                   const struct kvmem_kv_cache_key *keys,
-                                   uint64_t count,
-                                   uint64_t *out_removed);
-
-/// Removes all values, durably. Fails as kvmem_tier_set_remove.
-kvmem_status kvmem_tier_set_clear(const struct kvmem_tier_set *set);
-
-/// Makes all that was stored and removed before durable on every device, as kvmem_disk_tier_sync
-/// does.
-kvmem_status kvmem_tier_set_sync(const struct kvmem_tier_set *set);
-
-/// Writes the index of every device, as kvmem_disk_tier_checkpoint does.
-kvmem_status kvmem_tier_set_checkpoint(const struct kvmem_tier_set *set);
-
-/// Reads the sums of the statistics of all devices.
-kvmem_status kvmem_tier_set_get_stats(const struct kvmem_tier_set *set,
-                                      struct kvmem_disk_tier_stats *out_stats);
-
-/// Registers the memory of a pool with the rings of every file, as kvmem_disk_tier_register_memory
-/// does. Returns the first failure of a device; the others have registered it.
-kvmem_status kvmem_tier_set_register_memory(const struct kvmem_tier_set *set,
-                                            const struct kvmem_pool *pool);
-
-/// Deregisters the memory of a pool. Does nothing if it is not registered.
-kvmem_status kvmem_tier_set_deregister_memory(const struct kvmem_tier_set *set,
-                                              const struct kvmem_pool *pool);
-
-/// Closes a set. Its files stay open and locked until the lower tiers made of it, and the caches
-/// above them, are destroyed, too. The end writes a checkpoint of each file that has changed, for
-/// at most ten seconds.
-kvmem_status kvmem_tier_set_destroy(struct kvmem_tier_set *set);
-
 /// Makes a lower tier of a disk tier.
 kvmem_status kvmem_disk_tier_as_lower_tier(const struct kvmem_disk_tier *tier,
                                            struct kvmem_lower_tier **out_lower_tier);
-
-/// Makes a lower tier of a set of tiers.
-kvmem_status kvmem_tier_set_as_lower_tier(const struct kvmem_tier_set *set,
-                                          struct kvmem_lower_tier **out_lower_tier);
 
 /// Makes a chain: `upper` above `lower`. Both get each value that a cache above evicts, and both
 /// are told of removals. A fetch asks `upper`, and `lower` for the rest.
@@ -3182,13 +3118,15 @@ kvmem_status kvmem_node_client_lookup(const struct kvmem_node_client *client,
                                       uint64_t count,
                                       uint64_t *out_found);
 
-/// Reserves a block, copies `bytes` bytes at `data` into it, and commits it under a key. Fails as
-/// kvmem_node_client_reserve and kvmem_node_client_commit do; nothing stays reserved then.
+/// Reserves a block, copies `bytes` bytes at `data` into it, and commits it under a key. `hints` may
+/// be NULL. Fails as kvmem_node_client_reserve and kvmem_node_client_commit do; nothing stays
+/// reserved then.
 kvmem_status kvmem_node_client_insert(const struct kvmem_node_client *client,
                                       const void *key,
                                       uint64_t key_bytes,
                                       const void *data,
-                                      uint64_t bytes);
+                                      uint64_t bytes,
+                                      const struct kvmem_node_hints *hints);
 
 /// Removes the values of `count` keys. Pinned ones keep their bytes until the last pin is released.
 /// `out_removed` (may be NULL) receives how many there were.

@@ -2,9 +2,11 @@
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvmem_tier::AdmissionPolicy;
+
+use crate::disk_tier::kvmem_disk_tier_options;
+use crate::user_data::UserData;
 
 /// Chooses the evicted values that are written to a disk tier: returns 1 to write the value, 0 to
 /// drop it. An older value of a key that is dropped is removed from the tier.
@@ -22,59 +24,29 @@ pub type kvmem_disk_tier_admit_fn = Option<
     ) -> c_int,
 >;
 
-/// A C function and its user data. The user data are released with the tier.
-pub(crate) struct AdmitCallback {
+/// An admit callback as the policy of a tier. The user data are released with the tier.
+pub(crate) struct AdmitPolicy {
     function: unsafe extern "C" fn(*mut c_void, *const c_void, u64, *const c_void, u64) -> c_int,
-    user: *mut c_void,
-    release: Option<unsafe extern "C" fn(user: *mut c_void)>,
-    /// Whether the tier exists. Before that, the caller owns the user data.
-    owned: AtomicBool,
+    pub(crate) user_data: Arc<UserData>,
 }
 
-// SAFETY: promise 3 of the C caller: both functions may run, with the user data, on any thread.
-unsafe impl Send for AdmitCallback {}
-// SAFETY: promise 3 of the C caller: several threads may call the first function at once. The
-// second one runs in `drop`, which no shared reference survives.
-unsafe impl Sync for AdmitCallback {}
-
-impl AdmitCallback {
-    pub(crate) fn new(
-        function: kvmem_disk_tier_admit_fn,
-        user: *mut c_void,
-        release: Option<unsafe extern "C" fn(user: *mut c_void)>,
-    ) -> Option<AdmitCallback> {
-        let function = function?;
-        Some(AdmitCallback { function, user, release, owned: AtomicBool::new(false) })
-    }
-
-    /// Takes ownership of the user data: they are released on drop.
-    pub(crate) fn own_user_data(&self) {
-        // Relaxed: dropping the last reference acquires all earlier writes through the others.
-        self.owned.store(true, Ordering::Relaxed);
+impl AdmitPolicy {
+    /// Returns the callback of options, if they have one.
+    pub(crate) fn new(options: &kvmem_disk_tier_options) -> Option<AdmitPolicy> {
+        let &kvmem_disk_tier_options { on_admit, on_admit_user, on_admit_release, .. } = options;
+        let user_data = Arc::new(UserData::new(on_admit_user, on_admit_release));
+        on_admit.map(|function| AdmitPolicy { function, user_data })
     }
 }
-
-/// An admit callback as the policy of a tier.
-pub(crate) struct AdmitPolicy(pub(crate) Arc<AdmitCallback>);
 
 impl AdmissionPolicy for AdmitPolicy {
     fn admits(&self, key: &[u8], value: &[u8]) -> bool {
-        let AdmitCallback { function, user, .. } = *self.0;
         let (key_bytes, value_bytes) = (key.len() as u64, value.len() as u64);
         let (key, value) = (key.as_ptr().cast(), value.as_ptr().cast());
-        // SAFETY: promise 3 of the C caller: the function has this type, and may be called with its
-        // user data while the tier exists. The key and the value live until it returns.
-        unsafe { function(user, key, key_bytes, value, value_bytes) != 0 }
-    }
-}
-
-impl Drop for AdmitCallback {
-    fn drop(&mut self) {
-        // Relaxed: dropping the last reference acquires the write in `own_user_data`.
-        if let Some(release) = self.release.filter(|_| self.owned.load(Ordering::Relaxed)) {
-            // SAFETY: promise 3 of the C caller: the function has this type, and the user data are
-            // valid until it has run, which happens once, here.
-            unsafe { release(self.user) }
-        }
+        let user = self.user_data.pointer();
+        // SAFETY: promise 3 of the C caller: several threads may call the function, which has this
+        // type, with its user data while the tier exists. The key and the value live until it
+        // returns.
+        unsafe { (self.function)(user, key, key_bytes, value, value_bytes) != 0 }
     }
 }

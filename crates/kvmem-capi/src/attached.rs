@@ -4,13 +4,13 @@ use std::ffi::{c_int, c_void};
 
 use kvmem::pool::{Access, AttachedPool, BlockRef};
 
-use crate::call::{destroy, guard, on, out, read};
+use crate::argument::{Handle, In, Out, Owned};
+use crate::call::guard;
 use crate::fork::ForkScope;
 use crate::options::flag;
-use crate::promise::ObjectPromise;
 use crate::region::duplicate;
 use crate::status::kvmem_status;
-use crate::table::{Object, object};
+use crate::table::object;
 
 /// The memory of another process's pool. It stays mapped until it is destroyed, also if that
 /// process ends. Owned by the caller: kvmem_attached_pool_destroy. Any thread, several at once.
@@ -18,7 +18,7 @@ pub struct kvmem_attached_pool {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_attached_pool, AttachedPool, Attached, |pool| {
+object!(kvmem_attached_pool, AttachedPool, |pool| {
     let first = BlockRef { pool: pool.share_id(), offset: 0, len: 0 };
     // SAFETY: the slice becomes an address at once. No byte is read through it, so no write of
     // another process overlaps an access.
@@ -54,15 +54,13 @@ impl From<BlockRef> for kvmem_block_ref {
 pub unsafe extern "C" fn kvmem_attached_pool_attach(
     fd: c_int,
     writable: u32,
-    out_pool: *mut *mut kvmem_attached_pool,
+    out_pool: Out<*mut kvmem_attached_pool>,
 ) -> kvmem_status {
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_pool`.
-        let made = unsafe { out(out_pool, "out_pool") }?;
+        let made = out_pool.get("out_pool")?;
         let access = if flag(writable, "writable")? { Access::ReadWrite } else { Access::ReadOnly };
         let pool = AttachedPool::attach(duplicate(fd)?, access)?;
-        made.put(kvmem_attached_pool::table().insert(pool)?);
-        Ok(())
+        made.insert(pool)
     })
 }
 
@@ -72,18 +70,14 @@ pub unsafe extern "C" fn kvmem_attached_pool_attach(
 /// as the attached pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_attached_pool_data(
-    pool: *const kvmem_attached_pool,
-    reference: *const kvmem_block_ref,
+    pool: Handle<kvmem_attached_pool>,
+    reference: In<kvmem_block_ref>,
     writable: u32,
-    out_data: *mut *mut c_void,
+    out_data: Out<*mut c_void>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pool, |pool| {
-        // SAFETY: promise 1 of the C caller, for `out_data`.
-        let data = unsafe { out(out_data, "out_data") }?;
-        // SAFETY: promise 1 of the C caller, for `reference`.
-        let reference = unsafe { read(reference, "reference") }?;
+    pool.on(|pool| {
+        let data = out_data.get("out_data")?;
+        let reference = reference.get("reference")?;
         let block = BlockRef::from_bits([reference.pool, reference.offset, reference.bytes]);
         let at = if flag(writable, "writable")? {
             // SAFETY: the slice becomes an address at once. No byte is read or written through it,
@@ -116,30 +110,26 @@ pub struct kvmem_attached_pool_info {
 /// Returns the properties of an attached pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_attached_pool_get_info(
-    pool: *const kvmem_attached_pool,
-    out_info: *mut kvmem_attached_pool_info,
+    pool: Handle<kvmem_attached_pool>,
+    out_info: Out<kvmem_attached_pool_info>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pool, |pool| {
-        // SAFETY: promise 1 of the C caller, for `out_info`.
-        let place = unsafe { out(out_info, "out_info") }?;
-        place.put(kvmem_attached_pool_info {
-            bytes: pool.len() as u64,
-            share_id: pool.share_id(),
-            writable: u32::from(pool.access() == Access::ReadWrite),
-            reserved: 0,
-        });
-        Ok(())
+    pool.on(|pool| {
+        out_info.put(
+            "out_info",
+            kvmem_attached_pool_info {
+                bytes: pool.len() as u64,
+                share_id: pool.share_id(),
+                writable: u32::from(pool.access() == Access::ReadWrite),
+                reserved: 0,
+            },
+        )
     })
 }
 
 /// Unmaps the memory. The program must not use its bytes any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_attached_pool_destroy(
-    pool: *mut kvmem_attached_pool,
+    pool: Owned<kvmem_attached_pool>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let mut promise = unsafe { ObjectPromise::of_caller() };
-    destroy(&mut promise, pool)
+    pool.destroy()
 }

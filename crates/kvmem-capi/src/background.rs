@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use kvmem::register::Background;
 
-use crate::call::{destroy, guard, on, out, some_text};
+use crate::argument::{Handle, In, Out, Owned};
+use crate::call::guard;
 use crate::key::kvmem_key;
 use crate::progress::{kvmem_progress, register_progress};
 use crate::promise::ObjectPromise;
@@ -14,7 +15,7 @@ use crate::region::{kvmem_region, span};
 use crate::registrars::kvmem_registrars;
 use crate::registration::{builder, kvmem_registration, kvmem_registration_options};
 use crate::status::kvmem_status;
-use crate::table::{Object, object};
+use crate::table::object;
 
 /// A region that a thread of the library is registering. Owned by the caller:
 /// kvmem_background_registration_wait or kvmem_background_registration_destroy. Any thread.
@@ -22,28 +23,25 @@ pub struct kvmem_background_registration {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_background_registration, Background, Background);
+object!(kvmem_background_registration, Background);
 
 /// Starts a thread that registers a region, chunk by chunk in address order. Arguments as for
 /// kvmem_registration_create.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_background_registration_create(
-    region: *const kvmem_region,
-    registrars: *const kvmem_registrars,
-    options: *const kvmem_registration_options,
-    out_background: *mut *mut kvmem_background_registration,
+    region: Handle<kvmem_region>,
+    registrars: Handle<kvmem_registrars>,
+    options: In<kvmem_registration_options>,
+    out_background: Out<*mut kvmem_background_registration>,
 ) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_background`.
-        let made = unsafe { out(out_background, "out_background") }?;
-        let region = Arc::clone(kvmem_region::table().get(&promise, region)?);
-        // SAFETY: promise 1 of the C caller, for `options` and the pointers in them.
+        let made = out_background.get("out_background")?;
+        let region = Arc::clone(region.get(&promise)?);
         let background =
-            unsafe { builder(&promise, registrars, options) }?.register_in_background(region)?;
-        made.put(kvmem_background_registration::table().insert(background)?);
-        Ok(())
+            builder(&promise, &registrars, &options)?.register_in_background(region)?;
+        made.insert(background)
     })
 }
 
@@ -51,38 +49,27 @@ pub unsafe extern "C" fn kvmem_background_registration_create(
 /// is over. `out_ready_bytes` receives how many bytes can be used then. A timeout of 0 only asks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_background_registration_wait_ready(
-    background: *const kvmem_background_registration,
+    background: Handle<kvmem_background_registration>,
     bytes: u64,
     timeout_ns: u64,
-    out_ready_bytes: *mut u64,
+    out_ready_bytes: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, background, |background| {
-        // SAFETY: promise 1 of the C caller, for `out_ready_bytes`.
-        let ready = unsafe { out(out_ready_bytes, "out_ready_bytes") }?;
-        ready.put(background.wait_ready(bytes, Duration::from_nanos(timeout_ns)));
-        Ok(())
+    background.on(|background| {
+        out_ready_bytes
+            .put("out_ready_bytes", background.wait_ready(bytes, Duration::from_nanos(timeout_ns)))
     })
 }
 
 /// Returns the progress. `out_finished` (may be NULL) is 1 if the work has ended, otherwise 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_background_registration_progress(
-    background: *const kvmem_background_registration,
-    out_progress: *mut kvmem_progress,
-    out_finished: *mut u32,
+    background: Handle<kvmem_background_registration>,
+    out_progress: Out<kvmem_progress>,
+    out_finished: Out<u32>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, background, |background| {
-        // SAFETY: promise 1 of the C caller, for `out_progress`.
-        let place = unsafe { out(out_progress, "out_progress") }?;
-        place.put(register_progress(&background.progress()));
-        // SAFETY: promise 1 of the C caller, for `out_finished`.
-        if let Ok(finished) = unsafe { out(out_finished, "") } {
-            finished.put(u32::from(background.is_finished()));
-        }
+    background.on(|background| {
+        out_progress.put("out_progress", register_progress(&background.progress()))?;
+        out_finished.put_if_wanted(u32::from(background.is_finished()));
         Ok(())
     })
 }
@@ -91,19 +78,15 @@ pub unsafe extern "C" fn kvmem_background_registration_progress(
 /// is registered already. KVMEM_ERR_STRADDLES if the range needs several keys.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_background_registration_key(
-    background: *const kvmem_background_registration,
-    device: *const c_char,
+    background: Handle<kvmem_background_registration>,
+    device: In<c_char>,
     offset: u64,
     bytes: u64,
-    out_key: *mut kvmem_key,
+    out_key: Out<kvmem_key>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, background, |background| {
-        // SAFETY: promise 1 of the C caller, for `out_key`.
-        let found = unsafe { out(out_key, "out_key") }?;
-        // SAFETY: promise 1 of the C caller, for `device`.
-        let device = unsafe { some_text(device, "device") }?;
+    background.on(|background| {
+        let found = out_key.get("out_key")?;
+        let device = device.some_text("device")?;
         found.put(background.key_for(device, span(offset, bytes))?.into());
         Ok(())
     })
@@ -114,26 +97,22 @@ pub unsafe extern "C" fn kvmem_background_registration_key(
 /// KVMEM_ERR_BAD_HANDLE. If the work failed, all keys have been given back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_background_registration_wait(
-    background: *mut kvmem_background_registration,
-    out_registration: *mut *mut kvmem_registration,
+    background: Owned<kvmem_background_registration>,
+    out_registration: Out<*mut kvmem_registration>,
 ) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let mut promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_registration`.
-        let made = unsafe { out(out_registration, "out_registration") }?;
-        let set = kvmem_background_registration::table().take(&mut promise, background)?.wait()?;
-        made.put(kvmem_registration::table().insert(RwLock::new(set))?);
-        Ok(())
+        let made = out_registration.get("out_registration")?;
+        let set = background.take(&mut promise)?.wait()?;
+        made.insert(RwLock::new(set))
     })
 }
 
 /// Ends the work early and gives all keys back. Waits for the thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_background_registration_destroy(
-    background: *mut kvmem_background_registration,
+    background: Owned<kvmem_background_registration>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let mut promise = unsafe { ObjectPromise::of_caller() };
-    destroy(&mut promise, background)
+    background.destroy()
 }

@@ -5,8 +5,9 @@ use std::ffi::c_char;
 use kvmem::offset::{RawError, RawHandle};
 use kvmem::pool::Pool;
 
+use crate::argument::{In, Out};
 use crate::attached::kvmem_block_ref;
-use crate::call::{guard, guard_for, list, out, read, size, some_text};
+use crate::call::{guard, guard_for, size};
 use crate::error::CallError;
 use crate::key::kvmem_key;
 use crate::offset::handle;
@@ -22,19 +23,15 @@ impl kvmem_block {
 }
 
 /// Runs a call on a block. Its pool may have been destroyed. Poisons the pool if the call panics.
-///
-/// # Safety
-/// Promise 1 of the C caller for `block`, and promise 2 (see the head of the crate).
 #[inline(always)]
-unsafe fn on_block(
-    block: *const kvmem_block,
+fn on_block(
+    block: In<kvmem_block>,
     run: impl FnOnce(&kvmem_block, &Pool) -> Result<(), CallError>,
 ) -> kvmem_status {
-    // SAFETY: promise 1 of the C caller for `block`, which this function's caller has.
-    match unsafe { read(block, "block") } {
+    match block.get("block") {
         // A copy, because the call may write to `block`.
         Ok(&block) => guard_for(block.pool, || {
-            // SAFETY: promise 2 of the C caller, which this function's caller has.
+            // SAFETY: promise 2 of the C caller, which `block` carries for its pool.
             let promise = unsafe { ObjectPromise::of_caller() };
             with_block(&promise, block.pool, block.handle(), |pool| run(&block, pool))
         }),
@@ -45,9 +42,8 @@ unsafe fn on_block(
 /// Frees a block. O(1), some nanoseconds for a hot size. KVMEM_ERR_STALE_ALLOCATION if it was freed
 /// before. Reads only the first four members of `block`, and writes nothing to it. Any thread.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_block_free(block: *const kvmem_block) -> kvmem_status {
-    // SAFETY: promise 1 of the C caller for `block`, and promise 2.
-    unsafe { on_block(block, |block, pool| Ok(pool.free_raw(block.handle()).map(drop)?)) }
+pub unsafe extern "C" fn kvmem_block_free(block: In<kvmem_block>) -> kvmem_status {
+    on_block(block, |block, pool| Ok(pool.free_raw(block.handle()).map(drop)?))
 }
 
 /// Frees `count` blocks of one or several pools. Skips those that cannot be freed; the status is
@@ -55,15 +51,14 @@ pub unsafe extern "C" fn kvmem_block_free(block: *const kvmem_block) -> kvmem_st
 /// case.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_free_batch(
-    blocks: *const kvmem_block,
+    blocks: In<kvmem_block>,
     count: u64,
-    out_freed: *mut u64,
+    out_freed: Out<u64>,
 ) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `blocks`.
-        let all = unsafe { list(blocks, count, "blocks") }?;
+        let all = blocks.list(count, "blocks")?;
         let (mut freed, mut first) = (0, Ok(()));
         for one in all {
             let done = with_block(&promise, one.pool, one.handle(), |pool| {
@@ -74,10 +69,7 @@ pub unsafe extern "C" fn kvmem_block_free_batch(
                 Err(error) => first = first.and(Err(error)),
             }
         }
-        // SAFETY: promise 1 of the C caller, for `out_freed`.
-        if let Ok(count) = unsafe { out(out_freed, "") } {
-            count.put(freed);
-        }
+        out_freed.put_if_wanted(freed);
         first
     })
 }
@@ -86,13 +78,10 @@ pub unsafe extern "C" fn kvmem_block_free_batch(
 /// length to `block`. O(1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_shrink(
-    block: *mut kvmem_block,
+    block: Out<kvmem_block>,
     new_bytes: u64,
 ) -> kvmem_status {
-    // SAFETY: promise 1 of the C caller for `block`, and promise 2.
-    unsafe {
-        resize(block, new_bytes, |pool, block| pool.shrink_raw(block.handle(), size(new_bytes)))
-    }
+    resize(block, new_bytes, |pool, block| pool.shrink_raw(block.handle(), size(new_bytes)))
 }
 
 /// Extends a block in place with the free bytes behind it. It then has `new_bytes` bytes at the
@@ -100,50 +89,38 @@ pub unsafe extern "C" fn kvmem_block_shrink(
 /// not free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_extend(
-    block: *mut kvmem_block,
+    block: Out<kvmem_block>,
     new_bytes: u64,
 ) -> kvmem_status {
-    // SAFETY: promise 1 of the C caller for `block`, and promise 2.
-    unsafe {
-        resize(block, new_bytes, |pool, block| pool.extend_raw(block.handle(), size(new_bytes)))
-    }
+    resize(block, new_bytes, |pool, block| pool.extend_raw(block.handle(), size(new_bytes)))
 }
 
-/// # Safety
-/// Promise 1 of the C caller for `block`, also as a place for the result, and promise 2.
-unsafe fn resize(
-    block: *mut kvmem_block,
+fn resize(
+    block: Out<kvmem_block>,
     new_bytes: u64,
     change: impl FnOnce(&Pool, &kvmem_block) -> Result<(), RawError>,
 ) -> kvmem_status {
     let changed = |old: &kvmem_block, pool: &Pool| {
         let resized = kvmem_block { bytes: new_bytes, ..*old };
         change(pool, old)?;
-        // SAFETY: promise 1 of the C caller, for `block`.
-        let place = unsafe { out(block, "block") }?;
-        place.put(resized);
-        Ok(())
+        block.put("block", resized)
     };
-    // SAFETY: promise 1 of the C caller for `block`, and promise 2.
-    unsafe { on_block(block, changed) }
+    on_block(block.as_in(), changed)
 }
 
 /// Returns the key with which `device` can access the whole block. Valid as long as the block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_key(
-    block: *const kvmem_block,
-    device: *const c_char,
-    out_key: *mut kvmem_key,
+    block: In<kvmem_block>,
+    device: In<c_char>,
+    out_key: Out<kvmem_key>,
 ) -> kvmem_status {
     let find = |block: &kvmem_block, pool: &Pool| {
-        // SAFETY: promise 1 of the C caller, for `out_key`.
-        let found = unsafe { out(out_key, "out_key") }?;
-        // SAFETY: promise 1 of the C caller, for `device`.
-        found.put(pool.key_raw(block.handle(), unsafe { some_text(device, "device") }?)??.into());
+        let found = out_key.get("out_key")?;
+        found.put(pool.key_raw(block.handle(), device.some_text("device")?)??.into());
         Ok(())
     };
-    // SAFETY: promise 1 of the C caller for `block`, and promise 2.
-    unsafe { on_block(block, find) }
+    on_block(block, find)
 }
 
 /// Returns a reference to a block: three numbers for another process that has attached the pool. A
@@ -151,32 +128,28 @@ pub unsafe extern "C" fn kvmem_block_key(
 /// pool's memory is private.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_reference(
-    block: *const kvmem_block,
-    out_reference: *mut kvmem_block_ref,
+    block: In<kvmem_block>,
+    out_reference: Out<kvmem_block_ref>,
 ) -> kvmem_status {
     let refer = |block: &kvmem_block, pool: &Pool| {
-        // SAFETY: promise 1 of the C caller, for `out_reference`.
-        let reference = unsafe { out(out_reference, "out_reference") }?;
+        let reference = out_reference.get("out_reference")?;
         reference.put(pool.reference_raw(block.handle())??.into());
         Ok(())
     };
-    // SAFETY: promise 1 of the C caller for `block`, and promise 2.
-    unsafe { on_block(block, refer) }
+    on_block(block, refer)
 }
 
 /// Quarantines a block whose memory has proved faulty: its bytes are not used again as long as the
 /// pool exists. Consumes the block. `why` appears in the pool's report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_quarantine(
-    block: *const kvmem_block,
-    why: *const c_char,
+    block: In<kvmem_block>,
+    why: In<c_char>,
 ) -> kvmem_status {
     let quarantine = |block: &kvmem_block, pool: &Pool| {
-        // SAFETY: promise 1 of the C caller, for `why`.
-        let why = unsafe { some_text(why, "why") }?;
+        let why = why.some_text("why")?;
         pool.quarantine_block(pool.adopt_raw(block.handle())?, why);
         Ok(())
     };
-    // SAFETY: promise 1 of the C caller for `block`, and promise 2.
-    unsafe { on_block(block, quarantine) }
+    on_block(block, quarantine)
 }

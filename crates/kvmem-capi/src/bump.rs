@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use kvmem::arena::{BumpArena, Memory, Region};
 
-use crate::call::{destroy, guard, on, out, size};
+use crate::argument::{Handle, Out, Owned};
+use crate::call::{guard, size};
 use crate::fork::ForkScope;
 use crate::promise::ObjectPromise;
 use crate::region::kvmem_region;
 use crate::status::kvmem_status;
-use crate::table::{Object, object};
+use crate::table::object;
 
 /// Allocates the bytes of a region one after another (layer 1). Owned by the caller:
 /// kvmem_bump_arena_destroy. Any thread, several at once, without a lock.
@@ -19,9 +20,7 @@ pub struct kvmem_bump_arena {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_bump_arena, BumpArena<Bytes>, Bump, |arena| ForkScope::IfMapped(
-    arena.base().addr().get()
-));
+object!(kvmem_bump_arena, BumpArena<Bytes>, |arena| ForkScope::IfMapped(arena.base().addr().get()));
 
 /// A region that other objects may share.
 pub struct Bytes(Arc<Region>);
@@ -43,17 +42,15 @@ unsafe impl Memory for Bytes {
 /// arena, which keeps the memory mapped. No byte is touched.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_bump_arena_create(
-    region: *const kvmem_region,
-    out_arena: *mut *mut kvmem_bump_arena,
+    region: Handle<kvmem_region>,
+    out_arena: Out<*mut kvmem_bump_arena>,
 ) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_arena`.
-        let made = unsafe { out(out_arena, "out_arena") }?;
-        let region = Arc::clone(kvmem_region::table().get(&promise, region)?);
-        made.put(kvmem_bump_arena::table().insert(BumpArena::new(Bytes(region)))?);
-        Ok(())
+        let made = out_arena.get("out_arena")?;
+        let region = Arc::clone(region.get(&promise)?);
+        made.insert(BumpArena::new(Bytes(region)))
     })
 }
 
@@ -62,16 +59,13 @@ pub unsafe extern "C" fn kvmem_bump_arena_create(
 /// A failure with KVMEM_ERR_OUT_OF_SPACE costs some nanoseconds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_bump_arena_allocate(
-    arena: *const kvmem_bump_arena,
+    arena: Handle<kvmem_bump_arena>,
     bytes: u64,
     align: u64,
-    out_data: *mut *mut c_void,
+    out_data: Out<*mut c_void>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, arena, |arena| {
-        // SAFETY: promise 1 of the C caller, for `out_data`.
-        let data = unsafe { out(out_data, "out_data") }?;
+    arena.on(|arena| {
+        let data = out_data.get("out_data")?;
         data.put(arena.allocate_bytes(size(bytes), size(align))?.as_ptr().cast());
         Ok(())
     })
@@ -80,18 +74,11 @@ pub unsafe extern "C" fn kvmem_bump_arena_allocate(
 /// Returns whether an address lies in the arena's memory, allocated or not: 1 or 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_bump_arena_owns(
-    arena: *const kvmem_bump_arena,
+    arena: Handle<kvmem_bump_arena>,
     address: *const c_void,
-    out_owns: *mut u32,
+    out_owns: Out<u32>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, arena, |arena| {
-        // SAFETY: promise 1 of the C caller, for `out_owns`.
-        let place = unsafe { out(out_owns, "out_owns") }?;
-        place.put(u32::from(arena.owns(address.cast())));
-        Ok(())
-    })
+    arena.on(|arena| out_owns.put("out_owns", u32::from(arena.owns(address.cast()))))
 }
 
 /// Statistics of an arena. `used_bytes + remaining_bytes == capacity_bytes`.
@@ -111,43 +98,35 @@ pub struct kvmem_bump_arena_stats {
 /// Reads the statistics.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_bump_arena_get_stats(
-    arena: *const kvmem_bump_arena,
-    out_stats: *mut kvmem_bump_arena_stats,
+    arena: Handle<kvmem_bump_arena>,
+    out_stats: Out<kvmem_bump_arena_stats>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, arena, |arena| {
+    arena.on(|arena| {
         let stats = arena.stats();
-        // SAFETY: promise 1 of the C caller, for `out_stats`.
-        let place = unsafe { out(out_stats, "out_stats") }?;
-        place.put(kvmem_bump_arena_stats {
-            data: arena.base().as_ptr().cast(),
-            capacity_bytes: stats.capacity as u64,
-            used_bytes: stats.used as u64,
-            remaining_bytes: stats.remaining as u64,
-        });
-        Ok(())
+        out_stats.put(
+            "out_stats",
+            kvmem_bump_arena_stats {
+                data: arena.base().as_ptr().cast(),
+                capacity_bytes: stats.capacity as u64,
+                used_bytes: stats.used as u64,
+                remaining_bytes: stats.remaining as u64,
+            },
+        )
     })
 }
 
 /// Frees all allocations at once. No other thread may use the arena meanwhile, and the program must
 /// not use the allocated bytes any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_bump_arena_reset(arena: *mut kvmem_bump_arena) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let mut promise = unsafe { ObjectPromise::of_caller() };
-    guard(|| {
-        kvmem_bump_arena::table().exclusive(&mut promise, arena, |arena| {
-            arena.reset();
-            Ok(())
-        })
+pub unsafe extern "C" fn kvmem_bump_arena_reset(arena: Owned<kvmem_bump_arena>) -> kvmem_status {
+    arena.exclusive(|arena| {
+        arena.reset();
+        Ok(())
     })
 }
 
 /// Destroys an arena and all its allocations.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_bump_arena_destroy(arena: *mut kvmem_bump_arena) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let mut promise = unsafe { ObjectPromise::of_caller() };
-    destroy(&mut promise, arena)
+pub unsafe extern "C" fn kvmem_bump_arena_destroy(arena: Owned<kvmem_bump_arena>) -> kvmem_status {
+    arena.destroy()
 }

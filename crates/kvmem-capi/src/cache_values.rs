@@ -5,11 +5,10 @@ use std::ffi::c_void;
 
 use kvmem::cache::LowerTierError;
 
-use crate::call::{on, out};
+use crate::argument::{Handle, In, Out};
 use crate::error::CallError;
 use crate::fetching::{copy_keys, write_values};
-use crate::kv_cache::{key_at, kvmem_kv_cache, kvmem_kv_cache_key, kvmem_kv_cache_value, value};
-use crate::promise::ObjectPromise;
+use crate::kv_cache::{kvmem_kv_cache, kvmem_kv_cache_key, kvmem_kv_cache_value, value};
 use crate::status::*;
 
 /// Returns the value under a key, pinned: from memory, or else from the lower tier, which is
@@ -18,18 +17,14 @@ use crate::status::*;
 /// reads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_get(
-    cache: *const kvmem_kv_cache,
-    key: *const c_void,
+    cache: Handle<kvmem_kv_cache>,
+    key: In<c_void>,
     key_bytes: u64,
-    out_value: *mut kvmem_kv_cache_value,
+    out_value: Out<kvmem_kv_cache_value>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
-        // SAFETY: promise 1 of the C caller, for `out_value`.
-        let found = unsafe { out(out_value, "out_value") }?;
-        // SAFETY: promise 1 of the C caller, for `key`.
-        let key = unsafe { key_at(key, key_bytes) }?;
+    cache.on(|cache| {
+        let found = out_value.get("out_value")?;
+        let key = key.key(key_bytes)?;
         found.put(value(cache.get(key).ok_or(CallError::NotFound)?)?);
         Ok(())
     })
@@ -39,18 +34,14 @@ pub unsafe extern "C" fn kvmem_kv_cache_get(
 /// tier. KVMEM_ERR_NOT_FOUND if memory has none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_get_in_memory(
-    cache: *const kvmem_kv_cache,
-    key: *const c_void,
+    cache: Handle<kvmem_kv_cache>,
+    key: In<c_void>,
     key_bytes: u64,
-    out_value: *mut kvmem_kv_cache_value,
+    out_value: Out<kvmem_kv_cache_value>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
-        // SAFETY: promise 1 of the C caller, for `out_value`.
-        let found = unsafe { out(out_value, "out_value") }?;
-        // SAFETY: promise 1 of the C caller, for `key`.
-        let key = unsafe { key_at(key, key_bytes) }?;
+    cache.on(|cache| {
+        let found = out_value.get("out_value")?;
+        let key = key.key(key_bytes)?;
         found.put(value(cache.get_in_memory(key).ok_or(CallError::NotFound)?)?);
         Ok(())
     })
@@ -65,22 +56,17 @@ pub unsafe extern "C" fn kvmem_kv_cache_get_in_memory(
 /// a lower tier, these are the values in the cache.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_get_batch(
-    cache: *const kvmem_kv_cache,
-    keys: *const kvmem_kv_cache_key,
+    cache: Handle<kvmem_kv_cache>,
+    keys: In<kvmem_kv_cache_key>,
     count: u64,
-    out_values: *mut kvmem_kv_cache_value,
+    out_values: Out<kvmem_kv_cache_value>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
-        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
-        let keys = unsafe { copy_keys(keys, count) }?;
-        if !keys.is_empty() && out_values.is_null() {
-            return Err(CallError::Null("out_values"));
-        }
-        // SAFETY: promise 1 of the C caller: there is a place for each of `count` values, and
+    cache.on(|cache| {
+        let keys = copy_keys(&keys, count)?;
+        out_values.check_list(count, "out_values")?;
+        // SAFETY: there is a place for each of `count` values, and
         // `get_batch` returns one for each key.
-        unsafe { write_values(cache.get_batch(&keys), out_values) }
+        unsafe { write_values(cache.get_batch(&keys), &out_values) }
     })
 }
 
@@ -88,18 +74,14 @@ pub unsafe extern "C" fn kvmem_kv_cache_get_batch(
 /// as a use. The tier is asked if memory has none, and may wait for a network.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_contains(
-    cache: *const kvmem_kv_cache,
-    key: *const c_void,
+    cache: Handle<kvmem_kv_cache>,
+    key: In<c_void>,
     key_bytes: u64,
-    out_contains: *mut u32,
+    out_contains: Out<u32>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
-        // SAFETY: promise 1 of the C caller, for `out_contains`.
-        let found = unsafe { out(out_contains, "out_contains") }?;
-        // SAFETY: promise 1 of the C caller, for `key`.
-        let key = unsafe { key_at(key, key_bytes) }?;
+    cache.on(|cache| {
+        let found = out_contains.get("out_contains")?;
+        let key = key.key(key_bytes)?;
         found.put(u32::from(cache.contains(key)));
         Ok(())
     })
@@ -109,18 +91,14 @@ pub unsafe extern "C" fn kvmem_kv_cache_contains(
 /// no lower tier.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_contains_in_memory(
-    cache: *const kvmem_kv_cache,
-    key: *const c_void,
+    cache: Handle<kvmem_kv_cache>,
+    key: In<c_void>,
     key_bytes: u64,
-    out_contains: *mut u32,
+    out_contains: Out<u32>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
-        // SAFETY: promise 1 of the C caller, for `out_contains`.
-        let found = unsafe { out(out_contains, "out_contains") }?;
-        // SAFETY: promise 1 of the C caller, for `key`.
-        let key = unsafe { key_at(key, key_bytes) }?;
+    cache.on(|cache| {
+        let found = out_contains.get("out_contains")?;
+        let key = key.key(key_bytes)?;
         found.put(u32::from(cache.contains_in_memory(key)));
         Ok(())
     })
@@ -132,31 +110,19 @@ pub unsafe extern "C" fn kvmem_kv_cache_contains_in_memory(
 /// O(values in memory).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_len(
-    cache: *const kvmem_kv_cache,
-    out_values: *mut u64,
+    cache: Handle<kvmem_kv_cache>,
+    out_values: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
-        // SAFETY: promise 1 of the C caller, for `out_values`.
-        unsafe { out(out_values, "out_values") }?.put(cache.len());
-        Ok(())
-    })
+    cache.on(|cache| out_values.put("out_values", cache.len()))
 }
 
 /// Returns the number of values in memory, those that are being written included. O(1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_len_in_memory(
-    cache: *const kvmem_kv_cache,
-    out_values: *mut u64,
+    cache: Handle<kvmem_kv_cache>,
+    out_values: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
-        // SAFETY: promise 1 of the C caller, for `out_values`.
-        unsafe { out(out_values, "out_values") }?.put(cache.len_in_memory());
-        Ok(())
-    })
+    cache.on(|cache| out_values.put("out_values", cache.len_in_memory()))
 }
 
 /// Converts the failure of a lower tier.
@@ -171,21 +137,15 @@ fn failed(error: &LowerTierError) -> CallError {
 /// the key is not fetched until kvmem_kv_cache_clear succeeds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_remove(
-    cache: *const kvmem_kv_cache,
-    key: *const c_void,
+    cache: Handle<kvmem_kv_cache>,
+    key: In<c_void>,
     key_bytes: u64,
-    out_removed: *mut u32,
+    out_removed: Out<u32>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
-        // SAFETY: promise 1 of the C caller, for `key`.
-        let key = unsafe { key_at(key, key_bytes) }?;
+    cache.on(|cache| {
+        let key = key.key(key_bytes)?;
         let found = cache.remove(key).map_err(|error| failed(&error))?;
-        // SAFETY: promise 1 of the C caller, for `out_removed`.
-        if let Ok(removed) = unsafe { out(out_removed, "") } {
-            removed.put(u32::from(found.is_some()));
-        }
+        out_removed.put_if_wanted(u32::from(found.is_some()));
         Ok(())
     })
 }
@@ -194,21 +154,15 @@ pub unsafe extern "C" fn kvmem_kv_cache_remove(
 /// memory had a value: 1 or 0. A value that the lower tier has under the key stays there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_remove_in_memory(
-    cache: *const kvmem_kv_cache,
-    key: *const c_void,
+    cache: Handle<kvmem_kv_cache>,
+    key: In<c_void>,
     key_bytes: u64,
-    out_removed: *mut u32,
+    out_removed: Out<u32>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
-        // SAFETY: promise 1 of the C caller, for `key`.
-        let key = unsafe { key_at(key, key_bytes) }?;
+    cache.on(|cache| {
+        let key = key.key(key_bytes)?;
         let found = cache.remove_in_memory(key);
-        // SAFETY: promise 1 of the C caller, for `out_removed`.
-        if let Ok(removed) = unsafe { out(out_removed, "") } {
-            removed.put(u32::from(found.is_some()));
-        }
+        out_removed.put_if_wanted(u32::from(found.is_some()));
         Ok(())
     })
 }
@@ -219,20 +173,16 @@ pub unsafe extern "C" fn kvmem_kv_cache_remove_in_memory(
 /// KVMEM_ERR_INVALIDATE_FAILED: the tier failed. The values are removed from memory nevertheless,
 /// and no key is fetched until this call succeeds.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_cache_clear(cache: *const kvmem_kv_cache) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| cache.clear().map_err(|error| failed(&error)))
+pub unsafe extern "C" fn kvmem_kv_cache_clear(cache: Handle<kvmem_kv_cache>) -> kvmem_status {
+    cache.on(|cache| cache.clear().map_err(|error| failed(&error)))
 }
 
 /// Removes all values from memory alone. Pins and the values of the lower tier stay.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_clear_in_memory(
-    cache: *const kvmem_kv_cache,
+    cache: Handle<kvmem_kv_cache>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
+    cache.on(|cache| {
         cache.clear_in_memory();
         Ok(())
     })

@@ -1,6 +1,6 @@
 //! *Call*: the frame of every C function.
 //!
-//! Every function runs in [`guard`] or [`on`]: no panic leaves it, and an error becomes a status
+//! Every function runs in [`guard`] or in a [`Handle`](crate::argument::Handle): no panic leaves it, and an error becomes a status
 //! and a text. The functions below read arguments and detect NULL. All other properties of a
 //! pointer are promise 1 of the C caller (see the head of the crate).
 
@@ -11,7 +11,6 @@ use std::slice;
 
 use crate::error::CallError;
 use crate::last_error;
-use crate::promise::ObjectPromise;
 use crate::status::*;
 use crate::table::Object;
 
@@ -35,21 +34,6 @@ pub(crate) fn guard_or<R>(
     }
 }
 
-/// Runs a call on an object, and poisons the object if the call panics.
-#[inline(always)]
-pub(crate) fn on<T: Object>(
-    _promise: &ObjectPromise,
-    handle: *const T,
-    run: impl FnOnce(&T::Value) -> Result<(), CallError>,
-) -> kvmem_status {
-    guard_for(handle, || {
-        // SAFETY: `_promise` proves the same, and is borrowed until this closure has returned. It
-        // is not captured, because a captured reference takes a store in every call.
-        let promise = unsafe { ObjectPromise::of_caller() };
-        run(T::table().get(&promise, handle)?)
-    })
-}
-
 /// Runs a call that looks up its own object, and poisons that object if the call panics.
 #[inline(always)]
 pub(crate) fn guard_for<T: Object>(
@@ -66,11 +50,6 @@ pub(crate) fn guard_for<T: Object>(
     }
 }
 
-/// Destroys an object. If the destructor panics, the object is gone nevertheless.
-pub(crate) fn destroy<T: Object>(promise: &mut ObjectPromise, handle: *const T) -> kvmem_status {
-    guard(|| T::table().destroy(promise, handle))
-}
-
 #[cold]
 #[inline(never)]
 fn panicked(panic: &(dyn Any + Send)) -> kvmem_status {
@@ -84,12 +63,20 @@ fn panicked(panic: &(dyn Any + Send)) -> kvmem_status {
 }
 
 /// A place to write a result to: a pointer that is not NULL, with room for a `T`.
-pub(crate) struct Out<T>(*mut T);
+pub(crate) struct Place<T>(*mut T);
 
-impl<T> Out<T> {
+impl<T: Object> Place<*mut T> {
+    /// Makes an object and writes its handle.
+    pub(crate) fn insert(self, value: T::Value) -> Result<(), CallError> {
+        self.put(T::table().insert(value)?);
+        Ok(())
+    }
+}
+
+impl<T> Place<T> {
     #[inline(always)]
     pub(crate) fn put(self, value: T) {
-        // SAFETY: `out` checked that the pointer is not NULL, and its caller promised that it is
+        // SAFETY: `place` checked that the pointer is not NULL, and its caller promised that it is
         // aligned and writable for a `T` during the call, which still runs. The old bytes are not
         // read or dropped: the place may be uninitialized.
         unsafe { self.0.write(value) }
@@ -102,25 +89,25 @@ impl<T> Out<T> {
 /// If the pointer is not NULL, it is aligned and writable for a `T` until the result is used, and
 /// no other thread accesses the place meanwhile.
 #[inline(always)]
-pub(crate) unsafe fn out<T>(pointer: *mut T, name: &'static str) -> Result<Out<T>, CallError> {
-    if pointer.is_null() { Err(CallError::Null(name)) } else { Ok(Out(pointer)) }
+pub(crate) unsafe fn place<T>(pointer: *mut T, name: &'static str) -> Result<Place<T>, CallError> {
+    if pointer.is_null() { Err(CallError::Null(name)) } else { Ok(Place(pointer)) }
 }
 
 /// A list to write to: `capacity` places of the caller, and one for the number of elements.
-pub(crate) struct OutList<T> {
+pub(crate) struct PlaceList<T> {
     first: *mut T,
-    count: Out<u64>,
+    count: Place<u64>,
     /// The most elements that the list takes, and that a server is asked for.
     pub(crate) max: u32,
 }
 
-impl<T> OutList<T> {
+impl<T> PlaceList<T> {
     /// Writes the elements, as many as the list takes, and their number.
     pub(crate) fn put<V: Into<T>>(self, values: impl IntoIterator<Item = V>) {
         let mut written = 0;
         // A server sends no more than were requested; this library does not depend on it.
         for value in values.into_iter().take(self.max as usize) {
-            // SAFETY: the caller of `out_list` promised `max` places, and `written` is less. The
+            // SAFETY: the caller of `place_list` promised `max` places, and `written` is less. The
             // pointer was checked there.
             unsafe { self.first.add(written).write(value.into()) };
             written += 1;
@@ -132,19 +119,19 @@ impl<T> OutList<T> {
 /// Returns a list of the caller: NULL only with `capacity` 0.
 ///
 /// # Safety
-/// That of [`out`] for `count`, and for `capacity` places at `pointer`.
-pub(crate) unsafe fn out_list<T>(
+/// That of [`place`] for `count`, and for `capacity` places at `pointer`.
+pub(crate) unsafe fn place_list<T>(
     pointer: *mut T,
     capacity: u64,
     name: &'static str,
     count: *mut u64,
-) -> Result<OutList<T>, CallError> {
-    // SAFETY: the caller promises what `out` requires, of the same pointer.
-    let count = unsafe { out(count, "out_count") }?;
+) -> Result<PlaceList<T>, CallError> {
+    // SAFETY: the caller promises what `place` requires, of the same pointer.
+    let count = unsafe { place(count, "out_count") }?;
     if pointer.is_null() && capacity > 0 {
         return Err(CallError::Null(name));
     }
-    Ok(OutList { first: pointer, count, max: u32::try_from(capacity).unwrap_or(u32::MAX) })
+    Ok(PlaceList { first: pointer, count, max: u32::try_from(capacity).unwrap_or(u32::MAX) })
 }
 
 /// Borrows a structure.
@@ -278,18 +265,6 @@ pub(crate) unsafe fn text<'a>(
         .map_err(|_| CallError::invalid(format_args!("{name} is not UTF-8: pass a UTF-8 text")))
 }
 
-/// Borrows a required text.
-///
-/// # Safety
-/// Those of [`text`].
-pub(crate) unsafe fn some_text<'a>(
-    pointer: *const c_char,
-    name: &'static str,
-) -> Result<&'a str, CallError> {
-    // SAFETY: the caller promises what `text` requires, of the same pointer.
-    unsafe { text(pointer, name) }?.ok_or(CallError::Null(name))
-}
-
 /// Converts a size for those parts of the library that count in `usize`.
 pub(crate) fn size(bytes: u64) -> usize {
     // Lossless on every supported machine: the crate requires 64 bits.
@@ -353,7 +328,7 @@ pub(crate) unsafe fn write_list<T: Copy>(
     count: *mut u64,
 ) -> Result<(), CallError> {
     // SAFETY: the caller promises that `count` is NULL or a place for a number.
-    let length = unsafe { out(count, "count") }?;
+    let length = unsafe { place(count, "count") }?;
     length.put(items.len() as u64);
     if buffer.is_null() {
         return if capacity == 0 { Ok(()) } else { Err(CallError::Null("buffer")) };
@@ -391,6 +366,7 @@ pub const KVMEM_JSON: u32 = 1;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::argument::of_test::{handle, out, owned};
     use crate::cancel::{
         kvmem_cancel, kvmem_cancel_create, kvmem_cancel_destroy, kvmem_cancel_request,
     };
@@ -405,24 +381,20 @@ mod tests {
     fn a_panic_is_caught_and_poisons_its_object() {
         let mut cancel: *mut kvmem_cancel = std::ptr::null_mut();
         // SAFETY: the variable has room for the handle.
-        assert_eq!(unsafe { kvmem_cancel_create(&mut cancel) }, KVMEM_OK);
+        assert_eq!(unsafe { kvmem_cancel_create(out(&mut cancel)) }, KVMEM_OK);
         // SAFETY: the test is the only caller, and destroys the object after its last use.
-        let mut promise = unsafe { ObjectPromise::of_caller() };
-        let panicked = on(&promise, cancel.cast_const(), |_| panic!("the number was {}", 7));
-        assert_eq!(panicked, KVMEM_ERR_PANICKED);
+        let on = || unsafe { (handle(cancel), owned(cancel)) };
+        assert_eq!(on().0.on(|_| panic!("the number was {}", 7)), KVMEM_ERR_PANICKED);
         assert_eq!(said(), "a defect of kvmem: the number was 7");
         // SAFETY: handles may be any bits.
         unsafe {
-            assert_eq!(kvmem_cancel_request(cancel), KVMEM_ERR_POISONED);
-            assert_eq!(kvmem_cancel_destroy(cancel), KVMEM_OK);
-            assert_eq!(kvmem_cancel_destroy(cancel), KVMEM_ERR_BAD_HANDLE);
+            assert_eq!(kvmem_cancel_request(on().0), KVMEM_ERR_POISONED);
+            assert_eq!(kvmem_cancel_destroy(on().1), KVMEM_OK);
+            assert_eq!(kvmem_cancel_destroy(on().1), KVMEM_ERR_BAD_HANDLE);
         }
         assert_eq!(guard(|| panic!("plain words")), KVMEM_ERR_PANICKED);
         assert_eq!(said(), "a defect of kvmem: plain words");
-        let changed = guard(|| {
-            kvmem_cancel::table().exclusive(&mut promise, cancel, |_| panic!("it is gone"))
-        });
-        assert_eq!(changed, KVMEM_ERR_BAD_HANDLE);
+        assert_eq!(on().1.exclusive(|_| panic!("it is gone")), KVMEM_ERR_BAD_HANDLE);
     }
 
     #[test]

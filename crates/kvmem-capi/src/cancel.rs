@@ -2,11 +2,12 @@
 
 use kvmem::arena::CancelToken;
 
-use crate::call::{destroy, guard, on, out};
+use crate::argument::{Handle, Out, Owned};
+use crate::call::guard;
 use crate::fork::ForkScope;
 use crate::promise::ObjectPromise;
 use crate::status::kvmem_status;
-use crate::table::{Object, object};
+use crate::table::object;
 
 /// A token that ends populating, registering or building early. Owned by the caller:
 /// kvmem_cancel_destroy. Work that was given the token keeps its own reference, so the token may be
@@ -15,26 +16,22 @@ pub struct kvmem_cancel {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_cancel, CancelToken, CancelToken, |_| ForkScope::Copied);
+object!(kvmem_cancel, CancelToken, |_| ForkScope::Copied);
 
 /// Makes a token.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_cancel_create(out_cancel: *mut *mut kvmem_cancel) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_cancel_create(out_cancel: Out<*mut kvmem_cancel>) -> kvmem_status {
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_cancel`.
-        let made = unsafe { out(out_cancel, "out_cancel") }?;
-        made.put(kvmem_cancel::table().insert(CancelToken::new())?);
-        Ok(())
+        let made = out_cancel.get("out_cancel")?;
+        made.insert(CancelToken::new())
     })
 }
 
 /// Requests cancellation: work that was given the token ends at its next chunk with
 /// KVMEM_ERR_CANCELLED. A request cannot be undone. Any thread, also while the work runs.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_cancel_request(cancel: *const kvmem_cancel) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cancel, |cancel| {
+pub unsafe extern "C" fn kvmem_cancel_request(cancel: Handle<kvmem_cancel>) -> kvmem_status {
+    cancel.on(|cancel| {
         cancel.cancel();
         Ok(())
     })
@@ -42,19 +39,17 @@ pub unsafe extern "C" fn kvmem_cancel_request(cancel: *const kvmem_cancel) -> kv
 
 /// Destroys a token. Work that was given the token continues.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_cancel_destroy(cancel: *mut kvmem_cancel) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let mut promise = unsafe { ObjectPromise::of_caller() };
-    destroy(&mut promise, cancel)
+pub unsafe extern "C" fn kvmem_cancel_destroy(cancel: Owned<kvmem_cancel>) -> kvmem_status {
+    cancel.destroy()
 }
 
 /// Returns the token of an option; `None` if the option is NULL.
 pub(crate) fn token(
     promise: &ObjectPromise,
-    cancel: *const kvmem_cancel,
+    cancel: &Handle<kvmem_cancel>,
 ) -> Result<Option<CancelToken>, crate::error::CallError> {
     match cancel.is_null() {
         true => Ok(None),
-        false => kvmem_cancel::table().get(promise, cancel).cloned().map(Some),
+        false => cancel.get(promise).cloned().map(Some),
     }
 }

@@ -7,17 +7,18 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierValue};
 
-use crate::call::{guard, out, read};
+use crate::argument::{In, Out};
+use crate::call::guard;
 use crate::error::CallError;
 use crate::hints::kvmem_value_hints;
 use crate::kv_value::kvmem_kv_cache_key;
 use crate::lower_tier::{SharedLowerTier, kvmem_lower_tier};
+use crate::options::check_struct_size;
 use crate::status::kvmem_status;
-use crate::table::Object;
+use crate::user_data::UserData;
 
 /// The tier may still have an older value under the key. The cache does not fetch the key any more
 /// until it is cleared.
@@ -125,51 +126,28 @@ pub struct kvmem_tier_callbacks {
 
 /// The program's functions, all of them present.
 struct CustomTier {
-    user: *mut c_void,
+    user_data: UserData,
     store: unsafe extern "C" fn(*mut c_void, *const kvmem_tier_value, u64, *mut u32),
     ask: unsafe extern "C" fn(*mut c_void, *const kvmem_kv_cache_key, u64, *mut u64),
     fetch: unsafe extern "C" fn(*mut c_void, *const kvmem_tier_read, u64, *mut u32),
     remove: unsafe extern "C" fn(*mut c_void, *const kvmem_kv_cache_key, u64) -> c_int,
     clear: unsafe extern "C" fn(*mut c_void) -> c_int,
-    release: Option<unsafe extern "C" fn(*mut c_void)>,
-    /// Whether the tier is made. Before that, the caller owns the user data.
-    owned: AtomicBool,
-}
-
-// SAFETY: promise 3 of the C caller: the functions may run, with their user data, on any thread.
-unsafe impl Send for CustomTier {}
-// SAFETY: promise 3 of the C caller: several threads may call the functions at once.
-unsafe impl Sync for CustomTier {}
-
-impl Drop for CustomTier {
-    fn drop(&mut self) {
-        // Relaxed: dropping the last reference acquires all earlier writes through the others.
-        let release = self.release.filter(|_| self.owned.load(Ordering::Relaxed));
-        if let Some(release) = release {
-            // SAFETY: promise 3 of the C caller: the function has this type, and the user data are
-            // valid until it has run, which happens once, here.
-            unsafe { release(self.user) }
-        }
-    }
 }
 
 fn keys_of(keys: &[&[u8]]) -> Vec<kvmem_kv_cache_key> {
-    let key =
-        |key: &&[u8]| kvmem_kv_cache_key { key: key.as_ptr().cast(), key_bytes: key.len() as u64 };
+    let key = |key: &&[u8]| kvmem_kv_cache_key { key: In::lent(key), key_bytes: key.len() as u64 };
     keys.iter().map(key).collect()
 }
 
 impl CustomTier {
     fn from_callbacks(callbacks: &kvmem_tier_callbacks) -> Result<CustomTier, CallError> {
         Ok(CustomTier {
-            user: callbacks.user,
+            user_data: UserData::new(callbacks.user, callbacks.release),
             store: callbacks.store.ok_or(CallError::Null("store"))?,
             ask: callbacks.ask.ok_or(CallError::Null("ask"))?,
             fetch: callbacks.fetch.ok_or(CallError::Null("fetch"))?,
             remove: callbacks.remove.ok_or(CallError::Null("remove"))?,
             clear: callbacks.clear.ok_or(CallError::Null("clear"))?,
-            release: callbacks.release,
-            owned: AtomicBool::new(false),
         })
     }
 }
@@ -223,7 +201,12 @@ impl Tier for CustomTier {
         // SAFETY: promise 3 of the C caller: the function has this type, and may be called with its
         // user data until `release`. The lists are locals with as many elements as values.
         while_storing(values, || unsafe {
-            (self.store)(self.user, passed.as_ptr(), passed.len() as u64, outcomes.as_mut_ptr());
+            (self.store)(
+                self.user_data.pointer(),
+                passed.as_ptr(),
+                passed.len() as u64,
+                outcomes.as_mut_ptr(),
+            );
         });
         let outcome = |outcome: u32| match outcome {
             KVMEM_TIER_STORED => Ok(StoreOutcome::Stored),
@@ -246,7 +229,14 @@ impl Tier for CustomTier {
         let keys = keys_of(keys);
         let mut bytes = vec![u64::MAX; keys.len()];
         // SAFETY: as in `store`.
-        unsafe { (self.ask)(self.user, keys.as_ptr(), keys.len() as u64, bytes.as_mut_ptr()) };
+        unsafe {
+            (self.ask)(
+                self.user_data.pointer(),
+                keys.as_ptr(),
+                keys.len() as u64,
+                bytes.as_mut_ptr(),
+            )
+        };
         bytes.into_iter().map(|bytes| (bytes != u64::MAX).then_some(bytes)).collect()
     }
 
@@ -261,7 +251,12 @@ impl Tier for CustomTier {
         let mut found = vec![0; passed.len()];
         // SAFETY: as in `store`; the memory of each read is borrowed by this call alone.
         unsafe {
-            (self.fetch)(self.user, passed.as_ptr(), passed.len() as u64, found.as_mut_ptr());
+            (self.fetch)(
+                self.user_data.pointer(),
+                passed.as_ptr(),
+                passed.len() as u64,
+                found.as_mut_ptr(),
+            );
         }
         found.into_iter().map(|found| (found == 1).then(TierHit::default)).collect()
     }
@@ -269,13 +264,15 @@ impl Tier for CustomTier {
     fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
         let keys = keys_of(keys);
         // SAFETY: as in `store`.
-        removed("remove", unsafe { (self.remove)(self.user, keys.as_ptr(), keys.len() as u64) })
+        removed("remove", unsafe {
+            (self.remove)(self.user_data.pointer(), keys.as_ptr(), keys.len() as u64)
+        })
     }
 
     fn clear(&self) -> Result<(), BoxError> {
         // SAFETY: promise 3 of the C caller: the function has this type, and may be called with its
         // user data until `release`.
-        removed("clear", unsafe { (self.clear)(self.user) })
+        removed("clear", unsafe { (self.clear)(self.user_data.pointer()) })
     }
 }
 
@@ -283,27 +280,17 @@ impl Tier for CustomTier {
 /// `release` is not called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_lower_tier_custom(
-    callbacks: *const kvmem_tier_callbacks,
-    out_lower_tier: *mut *mut kvmem_lower_tier,
+    callbacks: In<kvmem_tier_callbacks>,
+    out_lower_tier: Out<*mut kvmem_lower_tier>,
 ) -> kvmem_status {
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_lower_tier`.
-        let made = unsafe { out(out_lower_tier, "out_lower_tier") }?;
-        // SAFETY: promise 1 of the C caller, for `callbacks`.
-        let callbacks = *unsafe { read(callbacks, "callbacks") }?;
-        let known = size_of::<kvmem_tier_callbacks>() as u64;
-        if callbacks.struct_size != known {
-            return Err(CallError::invalid(format_args!(
-                "struct_size is {}, and the structure has {known} bytes: set it to \
-                 sizeof(kvmem_tier_callbacks)",
-                callbacks.struct_size
-            )));
-        }
-        let tier = Arc::new(CustomTier::from_callbacks(&callbacks)?);
+        let made = out_lower_tier.get("out_lower_tier")?;
+        let callbacks = callbacks.get("callbacks")?;
+        check_struct_size::<kvmem_tier_callbacks>(callbacks.struct_size)?;
+        let tier = Arc::new(CustomTier::from_callbacks(callbacks)?);
         let shared: SharedLowerTier = Arc::clone(&tier) as _;
-        made.put(kvmem_lower_tier::table().insert(shared)?);
-        // Relaxed: the count of references orders this before the last of them is dropped.
-        tier.owned.store(true, Ordering::Relaxed);
+        made.insert(shared)?;
+        tier.user_data.own();
         Ok(())
     })
 }
@@ -313,14 +300,12 @@ pub unsafe extern "C" fn kvmem_lower_tier_custom(
 /// the value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_tier_value_is_superseded(
-    value: *const kvmem_tier_value,
-    out_superseded: *mut u32,
+    value: In<kvmem_tier_value>,
+    out_superseded: Out<u32>,
 ) -> kvmem_status {
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_superseded`.
-        let superseded = unsafe { out(out_superseded, "out_superseded") }?;
-        // SAFETY: promise 1 of the C caller, for `value`.
-        let passed = unsafe { read(value, "value") }?;
+        let superseded = out_superseded.get("out_superseded")?;
+        let passed = value.get("value")?;
         let is_superseded = is_superseded(passed.value).ok_or_else(|| {
             CallError::invalid(
                 "this thread is in no call of `store` that got the value: call it there, with an \

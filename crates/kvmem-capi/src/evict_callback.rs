@@ -5,13 +5,13 @@
 //! is found invalid afterwards, and nothing else happens.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvmem::cache::Pinned;
 
 use crate::kv_value::{Key, kvmem_kv_cache_pin, kvmem_kv_cache_value, value};
 use crate::promise::ObjectPromise;
 use crate::table::Object;
+use crate::user_data::UserData;
 
 /// Eviction callback: receives each value that is evicted. Values
 /// that are removed, replaced or cleared are not passed to it. One exception: if a key's new value
@@ -39,36 +39,15 @@ pub type kvmem_kv_cache_evict_fn = Option<
 /// A C function and its user data. The user data are released with the cache.
 pub(crate) struct EvictCallback {
     function: unsafe extern "C" fn(*mut c_void, *const kvmem_kv_cache_value, *const c_void, u64),
-    user: *mut c_void,
-    release: Option<unsafe extern "C" fn(user: *mut c_void)>,
-    /// Whether the cache exists. Before that, the caller owns the user data.
-    owned: AtomicBool,
+    pub(crate) user_data: UserData,
 }
-
-// SAFETY: promise 3 of the C caller: both functions may run, with the user data, on any thread.
-unsafe impl Send for EvictCallback {}
-// SAFETY: promise 3 of the C caller: several threads may call the first function at once. The
-// second one runs in `drop`, which no shared reference survives.
-unsafe impl Sync for EvictCallback {}
 
 impl EvictCallback {
     pub(crate) fn new(
         function: kvmem_kv_cache_evict_fn,
-        user: *mut c_void,
-        release: Option<unsafe extern "C" fn(user: *mut c_void)>,
+        user_data: UserData,
     ) -> Option<EvictCallback> {
-        function.map(|function| EvictCallback {
-            function,
-            user,
-            release,
-            owned: AtomicBool::new(false),
-        })
-    }
-
-    /// Takes ownership of the user data: they are released on drop.
-    pub(crate) fn own_user_data(&self) {
-        // Relaxed: dropping the last reference acquires all earlier writes through the others.
-        self.owned.store(true, Ordering::Relaxed);
+        function.map(|function| EvictCallback { function, user_data })
     }
 
     /// Passes an evicted value to the function, unless no handle is available for its pin.
@@ -77,24 +56,15 @@ impl EvictCallback {
         let kept = pinned.clone();
         let key = kept.key();
         let Ok(lent) = value(pinned) else { return };
-        // SAFETY: promise 3 of the C caller: the function has this type, and may be called with its
-        // user data while the cache exists. The value and the key live until it returns.
-        unsafe { (self.function)(self.user, &lent, key.as_ptr().cast(), key.len() as u64) };
+        let user = self.user_data.pointer();
+        // SAFETY: promise 3 of the C caller: several threads may call the function, which has this
+        // type, with its user data while the cache exists. The value and the key live until it
+        // returns.
+        unsafe { (self.function)(user, &lent, key.as_ptr().cast(), key.len() as u64) };
         // SAFETY: the pin was made above and lent to the function for the call alone (promise 3),
         // so no other call uses it any more.
         let mut promise = unsafe { ObjectPromise::of_caller() };
         // Fails if the function has released the pin.
         drop(kvmem_kv_cache_pin::table().take(&mut promise, lent.pin));
-    }
-}
-
-impl Drop for EvictCallback {
-    fn drop(&mut self) {
-        // Relaxed: dropping the last reference acquires the write in `own_user_data`.
-        if let Some(release) = self.release.filter(|_| self.owned.load(Ordering::Relaxed)) {
-            // SAFETY: promise 3 of the C caller: the function has this type, and the user data are
-            // valid until it has run, which happens once, here.
-            unsafe { release(self.user) }
-        }
     }
 }

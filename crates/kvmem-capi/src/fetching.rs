@@ -4,12 +4,14 @@ use std::time::{Duration, Instant};
 
 use kvmem::cache::{Fetching, Pinned};
 
-use crate::call::{destroy, guard, list, on, out};
+use crate::argument::{Handle, In, Out, Owned};
+use crate::call::guard;
 use crate::error::CallError;
 use crate::kv_cache::{
-    Key, copy_key, key_at, kvmem_kv_cache, kvmem_kv_cache_key, kvmem_kv_cache_pin,
-    kvmem_kv_cache_value, no_value, value,
+    Key, copy_key, kvmem_kv_cache, kvmem_kv_cache_key, kvmem_kv_cache_pin, kvmem_kv_cache_value,
+    no_value, value,
 };
+use crate::kv_value::borrow_keys;
 use crate::promise::ObjectPromise;
 use crate::status::kvmem_status;
 use crate::table::{Object, object};
@@ -29,7 +31,7 @@ pub(crate) struct CallFetching {
     keys: u64,
 }
 
-object!(kvmem_kv_cache_fetching, CallFetching, Fetching);
+object!(kvmem_kv_cache_fetching, CallFetching);
 
 /// Longer than any program runs.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
@@ -41,27 +43,17 @@ pub(crate) fn deadline(timeout_ns: u64) -> Instant {
 }
 
 /// Copies keys.
-///
-/// # Safety
-/// Promise 1 of the C caller, for `keys` and the bytes of each.
-pub(crate) unsafe fn copy_keys(
-    keys: *const kvmem_kv_cache_key,
-    count: u64,
-) -> Result<Vec<Key>, CallError> {
-    // SAFETY: the promise of the caller.
-    unsafe { list(keys, count, "keys") }?
-        .iter()
-        .map(|key| copy_key(unsafe { key_at(key.key, key.key_bytes) }?))
-        .collect()
+pub(crate) fn copy_keys(keys: &In<kvmem_kv_cache_key>, count: u64) -> Result<Vec<Key>, CallError> {
+    borrow_keys(keys, count)?.into_iter().map(copy_key).collect()
 }
 
 /// Writes values, whose pins the program owns then.
 ///
 /// # Safety
-/// Promise 1 of the C caller: `out_values` has a place for each value.
+/// The list has a place for each value.
 pub(crate) unsafe fn write_values(
     found: impl IntoIterator<Item = Option<Pinned<Key>>>,
-    out_values: *mut kvmem_kv_cache_value,
+    out_values: &Out<kvmem_kv_cache_value>,
 ) -> Result<(), CallError> {
     let mut values = Vec::new();
     for found in found {
@@ -73,10 +65,8 @@ pub(crate) unsafe fn write_values(
             }
         }
     }
-    for (index, value) in values.into_iter().enumerate() {
-        // SAFETY: the promise of the caller.
-        unsafe { out_values.add(index).write(value) };
-    }
+    // SAFETY: the promise of the caller.
+    unsafe { out_values.put_all_if_wanted(values) };
     Ok(())
 }
 
@@ -95,56 +85,39 @@ fn release(values: &[kvmem_kv_cache_value]) {
 /// for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_start_fetch(
-    cache: *const kvmem_kv_cache,
-    keys: *const kvmem_kv_cache_key,
+    cache: Handle<kvmem_kv_cache>,
+    keys: In<kvmem_kv_cache_key>,
     count: u64,
-    out_fetching: *mut *mut kvmem_kv_cache_fetching,
+    out_fetching: Out<*mut kvmem_kv_cache_fetching>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
-        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
-        let keys = unsafe { copy_keys(keys, count) }?;
-        // SAFETY: promise 1 of the C caller, for `out_fetching`.
-        let made = unsafe { out(out_fetching, "out_fetching") }?;
+    cache.on(|cache| {
+        let keys = copy_keys(&keys, count)?;
+        let made = out_fetching.get("out_fetching")?;
         let fetching = CallFetching { fetching: cache.start_fetch(&keys), keys: count };
-        made.put(kvmem_kv_cache_fetching::table().insert(fetching)?);
-        Ok(())
+        made.insert(fetching)
     })
 }
 
 /// Returns whether all fetches are done: 1 or 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_fetching_is_done(
-    fetching: *const kvmem_kv_cache_fetching,
-    out_done: *mut u32,
+    fetching: Handle<kvmem_kv_cache_fetching>,
+    out_done: Out<u32>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, fetching, |fetching| {
-        // SAFETY: promise 1 of the C caller, for `out_done`.
-        let done = unsafe { out(out_done, "out_done") }?;
-        done.put(u32::from(fetching.fetching.is_done()));
-        Ok(())
-    })
+    fetching.on(|fetching| out_done.put("out_done", u32::from(fetching.fetching.is_done())))
 }
 
 /// Waits until all fetches are done, for `timeout_ns` nanoseconds at most; UINT64_MAX waits without
 /// a limit. `out_done` (may be NULL) receives whether they are: 1 or 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_fetching_wait(
-    fetching: *const kvmem_kv_cache_fetching,
+    fetching: Handle<kvmem_kv_cache_fetching>,
     timeout_ns: u64,
-    out_done: *mut u32,
+    out_done: Out<u32>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, fetching, |fetching| {
+    fetching.on(|fetching| {
         let is_done = fetching.fetching.wait_until(deadline(timeout_ns));
-        // SAFETY: promise 1 of the C caller, for `out_done`.
-        if let Ok(done) = unsafe { out(out_done, "") } {
-            done.put(u32::from(is_done));
-        }
+        out_done.put_if_wanted(u32::from(is_done));
         Ok(())
     })
 }
@@ -155,27 +128,24 @@ pub unsafe extern "C" fn kvmem_kv_cache_fetching_wait(
 /// kvmem_kv_cache_fetching_cancel. If the call fails, the handle stays, except for want of handles.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_fetching_take(
-    fetching: *mut kvmem_kv_cache_fetching,
-    out_values: *mut kvmem_kv_cache_value,
+    fetching: Owned<kvmem_kv_cache_fetching>,
+    out_values: Out<kvmem_kv_cache_value>,
     count: u64,
 ) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let mut promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        let table = kvmem_kv_cache_fetching::table();
-        let keys = table.get(&promise, fetching)?.keys;
+        let keys = fetching.get(&promise)?.keys;
         if keys != count {
             return Err(CallError::invalid(format_args!(
                 "count is {count}, and the fetch has {keys} keys: pass that number, and memory \
                  for as many values"
             )));
         }
-        if count > 0 && out_values.is_null() {
-            return Err(CallError::Null("out_values"));
-        }
-        let taken = table.take(&mut promise, fetching)?;
-        // SAFETY: promise 1 of the C caller: there is a place for each of `count` values.
-        unsafe { write_values(taken.fetching.into_values(), out_values) }
+        out_values.check_list(count, "out_values")?;
+        let taken = fetching.take(&mut promise)?;
+        // SAFETY: there is a place for each of `count` values.
+        unsafe { write_values(taken.fetching.into_values(), &out_values) }
     })
 }
 
@@ -183,12 +153,12 @@ pub unsafe extern "C" fn kvmem_kv_cache_fetching_take(
 /// they end, and are not pinned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_fetching_detach(
-    fetching: *mut kvmem_kv_cache_fetching,
+    fetching: Owned<kvmem_kv_cache_fetching>,
 ) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let mut promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        kvmem_kv_cache_fetching::table().take(&mut promise, fetching)?.fetching.detach();
+        fetching.take(&mut promise)?.fetching.detach();
         Ok(())
     })
 }
@@ -198,11 +168,9 @@ pub unsafe extern "C" fn kvmem_kv_cache_fetching_detach(
 /// cache then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_fetching_cancel(
-    fetching: *mut kvmem_kv_cache_fetching,
+    fetching: Owned<kvmem_kv_cache_fetching>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let mut promise = unsafe { ObjectPromise::of_caller() };
-    destroy(&mut promise, fetching)
+    fetching.destroy()
 }
 
 /// Returns what kvmem_kv_cache_get_batch returns, as far as it is there after `timeout_ns`
@@ -210,22 +178,17 @@ pub unsafe extern "C" fn kvmem_kv_cache_fetching_cancel(
 /// cache afterwards. The others are cancelled.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_get_batch_until(
-    cache: *const kvmem_kv_cache,
-    keys: *const kvmem_kv_cache_key,
+    cache: Handle<kvmem_kv_cache>,
+    keys: In<kvmem_kv_cache_key>,
     count: u64,
     timeout_ns: u64,
-    out_values: *mut kvmem_kv_cache_value,
+    out_values: Out<kvmem_kv_cache_value>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
+    cache.on(|cache| {
         let deadline = deadline(timeout_ns);
-        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
-        let keys = unsafe { copy_keys(keys, count) }?;
-        if !keys.is_empty() && out_values.is_null() {
-            return Err(CallError::Null("out_values"));
-        }
-        // SAFETY: promise 1 of the C caller: there is a place for each of `count` values.
-        unsafe { write_values(cache.get_batch_until(&keys, deadline), out_values) }
+        let keys = copy_keys(&keys, count)?;
+        out_values.check_list(count, "out_values")?;
+        // SAFETY: there is a place for each of `count` values.
+        unsafe { write_values(cache.get_batch_until(&keys, deadline), &out_values) }
     })
 }

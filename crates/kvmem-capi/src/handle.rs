@@ -29,61 +29,53 @@ pub(crate) const CLOSED: u64 = 1 << 60;
 /// In a slot: the object belongs to the parent of this process.
 pub(crate) const FORKED: u64 = POISONED | CLOSED;
 
-/// The type of object that a handle names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Kind {
-    Region = 1,
-    Bump,
-    Registrars,
-    Registration,
-    Background,
-    Offset,
-    Slab,
-    Pool,
-    Attached,
-    Cache,
-    Pin,
-    Reservation,
-    CancelToken,
-    DiskTier,
-    TierSet,
-    LowerTier,
-    Fetching,
-    NodeClient,
-    NodePins,
-    NodeReservation,
+/// Makes the types of objects and their names.
+macro_rules! kinds {
+    ($($name:ident)*) => {
+        /// The type of object that a handle names.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub(crate) enum Kind {
+            $($name,)*
+        }
+
+        /// The names, in order.
+        const NAMES: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+kinds! {
+    kvmem_region
+    kvmem_bump_arena
+    kvmem_registrars
+    kvmem_registration
+    kvmem_background_registration
+    kvmem_offset_allocator
+    kvmem_slab_allocator
+    kvmem_pool
+    kvmem_attached_pool
+    kvmem_kv_cache
+    kvmem_kv_cache_pin
+    kvmem_kv_cache_reservation
+    kvmem_cancel
+    kvmem_disk_tier
+    kvmem_lower_tier
+    kvmem_kv_cache_fetching
+    kvmem_node_client
+    kvmem_node_pins
+    kvmem_node_reservation
 }
 
 impl Kind {
+    /// Returns the bits of the type in a handle. The type of no object has the number 0.
+    pub(crate) const fn bits(self) -> u64 {
+        MARK | (self as u64 + 1) << KIND_SHIFT
+    }
+
     /// Returns the name of the type, if the bits have the form of a handle.
     pub(crate) fn of(bits: u64) -> Option<&'static str> {
-        const NAMES: [&str; 20] = [
-            "kvmem_region",
-            "kvmem_bump_arena",
-            "kvmem_registrars",
-            "kvmem_registration",
-            "kvmem_background_registration",
-            "kvmem_offset_allocator",
-            "kvmem_slab_allocator",
-            "kvmem_pool",
-            "kvmem_attached_pool",
-            "kvmem_kv_cache",
-            "kvmem_kv_cache_pin",
-            "kvmem_kv_cache_reservation",
-            "kvmem_cancel",
-            "kvmem_disk_tier",
-            "kvmem_tier_set",
-            "kvmem_lower_tier",
-            "kvmem_kv_cache_fetching",
-            "kvmem_node_client",
-            "kvmem_node_pins",
-            "kvmem_node_reservation",
-        ];
         let kind = (bits >> KIND_SHIFT & KIND_MASK) as usize;
-        NAMES
-            .get(kind.checked_sub(1)?)
-            .copied()
-            .filter(|_| bits & (MARK | POISONED | CLOSED) == MARK)
+        let name = NAMES.get(kind.checked_sub(1)?).copied();
+        name.filter(|_| bits & (MARK | POISONED | CLOSED) == MARK)
     }
 }

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use kvmem::cache::Pinned;
 
+use crate::argument::In;
 use crate::call::list;
 use crate::error::CallError;
 use crate::status::*;
@@ -27,7 +28,7 @@ pub(crate) unsafe fn key_at<'a>(key: *const c_void, key_bytes: u64) -> Result<&'
              hash of the key"
         )));
     }
-    // SAFETY: promise 1 of the C caller, for `key`.
+    // SAFETY: the caller promises what `list` requires, of the same pointer and length.
     unsafe { list(key.cast::<u8>(), key_bytes, "key") }
 }
 
@@ -54,7 +55,7 @@ pub struct kvmem_kv_cache_pin {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_kv_cache_pin, Pinned<Key>, Pin);
+object!(kvmem_kv_cache_pin, Pinned<Key>);
 
 /// A pinned value.
 #[repr(C)]
@@ -91,7 +92,15 @@ pub(crate) fn value(pinned: Pinned<Key>) -> Result<kvmem_kv_cache_value, CallErr
 #[derive(Clone, Copy, Debug)]
 pub struct kvmem_kv_cache_key {
     /// The bytes of the key; may be NULL if there are none.
-    pub key: *const c_void,
+    pub key: In<c_void>,
     /// Number of bytes.
     pub key_bytes: u64,
+}
+
+/// Borrows a list of keys.
+pub(crate) fn borrow_keys(
+    keys: &In<kvmem_kv_cache_key>,
+    count: u64,
+) -> Result<Vec<&[u8]>, CallError> {
+    keys.list(count, "keys")?.iter().map(|key| key.key.key(key.key_bytes)).collect()
 }

@@ -52,6 +52,7 @@ mod status;
 
 mod last_error;
 
+mod argument;
 mod call;
 mod error;
 mod fork;
@@ -63,6 +64,7 @@ mod table;
 
 mod options;
 mod stats;
+mod user_data;
 
 mod progress;
 
@@ -98,14 +100,11 @@ mod attached;
 mod evict_callback;
 
 mod hints;
-mod tier_values;
 
 mod admit_callback;
 mod disk_tier;
 
 mod tier_inspection;
-
-mod tier_set;
 
 mod lower_tier;
 
@@ -138,6 +137,7 @@ mod prefix;
 mod testing;
 
 pub use admit_callback::*;
+pub use argument::{Handle, In, Out, Owned};
 pub use attached::*;
 pub use background::*;
 pub use block::*;
@@ -181,7 +181,5 @@ pub use status::*;
 #[cfg(feature = "testing")]
 pub use testing::*;
 pub use tier_inspection::*;
-pub use tier_set::*;
-pub use tier_values::*;
 pub use version::*;
 pub use write_behind::*;

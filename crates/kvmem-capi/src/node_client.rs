@@ -5,18 +5,21 @@ use std::time::Duration;
 
 use kvmem_node::format::MAX_KEY;
 use kvmem_node::{
-    CallError as ServerError, ClientError, ClientRegistrars, ConnectOptions, MAX_BATCH, NodeClient,
+    CallError as ServerError, ClientError, ClientRegistrars, ConnectOptions, Located, MAX_BATCH,
+    NodeClient, ValueOptions,
 };
 
-use crate::call::{destroy, guard, on, out, out_list, short_list, some_text, text, value_bytes};
+use crate::argument::{Handle, In, Out, Owned};
+use crate::call::guard;
 use crate::error::CallError;
 use crate::key::kvmem_key;
-use crate::kv_cache::{key_at, kvmem_kv_cache_key};
-use crate::options::{self, Options, flag};
+use crate::kv_cache::kvmem_kv_cache_key;
+use crate::node_reservation::kvmem_node_hints;
+use crate::options::{self, flag, options};
 use crate::promise::ObjectPromise;
 use crate::registrars::kvmem_registrars;
 use crate::status::*;
-use crate::table::{Object, object};
+use crate::table::object;
 
 /// A connection to the server of a node: `kvmem serve`. The server keeps the values of all engines
 /// of a machine in one memory, which outlives them. A client maps this memory once, and reads and
@@ -36,7 +39,7 @@ pub struct kvmem_node_client {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_node_client, NodeClient, NodeClient);
+object!(kvmem_node_client, NodeClient);
 
 /// The largest size of a key of a node, in bytes. An empty or longer key fails with
 /// KVMEM_ERR_INVALID_ARGUMENT; use a hash of it.
@@ -48,107 +51,68 @@ pub const KVMEM_NODE_MAX_BATCH: u64 = 1024;
 const _: () = assert!(KVMEM_NODE_MAX_KEY_BYTES == MAX_KEY as u64);
 const _: () = assert!(KVMEM_NODE_MAX_BATCH == MAX_BATCH as u64);
 
-/// Options of a client of a node. Fill them in with kvmem_node_client_options_init first.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvmem_node_client_options {
-    /// Size of this structure in bytes, as the program knows it.
-    pub struct_size: u64,
+options! {
+    /// Options of a client of a node. Fill them in with kvmem_node_client_options_init first.
+    kvmem_node_client_options: kvmem_node_client_options_init;
+
     /// The namespace of all keys of the client, such as a model or a tenant. NULL (the default):
     /// the one without a name.
-    pub namespace_name: *const c_char,
+    namespace_name: In<c_char> = In::NULL,
     /// How long a call waits for a server that has ended to start again, in milliseconds. 0: the
     /// call fails at once, and the next one connects again. The default is 10000.
-    pub retry_ms: u64,
+    retry_ms: u64 = 10_000,
     /// How long a call waits for the answer of a server that is there, in milliseconds. The call
     /// then fails with KVMEM_ERR_DISCONNECTED, and the server may do it yet. A call takes at most
     /// the sum of this time and of `retry_ms`, and an eighth more. The default is 30000.
-    pub answer_within_ms: u64,
+    answer_within_ms: u64 = 30_000,
     /// 1: maps the memory for reading only. Calls that write fail with KVMEM_ERR_READ_ONLY then.
     /// The default is 0.
-    pub read_only: u32,
+    read_only: u32 = 0,
     /// 1: enters the pages of the memory into the page table when it is mapped. 0 (the default): at
     /// the first access to each page.
-    pub populate: u32,
+    populate: u32 = 0,
     /// 1: calculates the CRC-32C of each value that the client commits. The default is 0.
-    pub checksums: u32,
+    checksums: u32 = 0,
     /// 1: verifies each value that is acquired. A damaged value is a miss, and the server removes
     /// it. A value without a checksum is a miss, too: see kvmem_node_client_unverified. The client
     /// writes checksums, also if `checksums` is 0. The default is 0.
-    pub verify: u32,
+    verify: u32 = 0,
     /// 1: makes the calls through rings in shared memory instead of the socket. A call then waits
     /// awake for its answer for some microseconds. A server that has no more rings serves the
     /// client by the socket. The default is 0.
-    pub rings: u32,
+    rings: u32 = 0,
     /// Always 0.
-    pub reserved: u32,
+    reserved: u32 = 0,
     /// What the client registers the whole memory with when it connects: all of it with all of
     /// them, or connecting fails as kvmem_registration_create does. The keys stay valid until the
     /// client, its pins and its reservations are gone, also when the server starts again. A client
     /// that is `read_only` has none: KVMEM_ERR_READ_ONLY. NULL (the default): it registers nothing.
     /// The list may be destroyed once the client is connected.
-    pub registrars: *const kvmem_registrars,
+    registrars: Handle<kvmem_registrars> = Handle::NULL,
     /// The users whose servers the client trusts with its values, `server_user_count` of them, at
     /// most 64. NULL (the default): its own user and root. A server that systemd gives the socket
     /// counts as root's. KVMEM_ERR_PERMISSION if the server is another user's.
-    pub server_users: *const u32,
+    server_users: In<u32> = In::NULL,
     /// Number of `server_users`.
-    pub server_user_count: u64,
+    server_user_count: u64 = 0,
 }
 
 /// The most users of one list.
 const MAX_SERVER_USERS: u64 = 64;
 
-// SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
-// members are numbers and raw pointers, of 8 bytes or in pairs of 4.
-unsafe impl Options for kvmem_node_client_options {
-    fn defaults() -> Self {
-        kvmem_node_client_options {
-            struct_size: size_of::<Self>() as u64,
-            namespace_name: std::ptr::null(),
-            retry_ms: 10_000,
-            answer_within_ms: 30_000,
-            read_only: 0,
-            populate: 0,
-            checksums: 0,
-            verify: 0,
-            rings: 0,
-            reserved: 0,
-            registrars: std::ptr::null(),
-            server_users: std::ptr::null(),
-            server_user_count: 0,
-        }
-    }
-}
-
-/// Fills in the defaults. `struct_size` is `sizeof *options`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_node_client_options_init(
-    options: *mut kvmem_node_client_options,
-    struct_size: u64,
-) -> kvmem_status {
-    // SAFETY: promise 1 of the C caller, for `options`.
-    guard(|| unsafe { options::init(options, struct_size) })
-}
-
 /// Converts the options.
-///
-/// # Safety
-/// The promises of [`text`] hold for the namespace, and those of [`short_list`] for the users.
-unsafe fn connect_options(
+fn connect_options(
     promise: &ObjectPromise,
     wanted: &kvmem_node_client_options,
 ) -> Result<ConnectOptions, CallError> {
     let registrars = match wanted.registrars.is_null() {
         true => ClientRegistrars::default(),
-        false => ClientRegistrars(kvmem_registrars::table().get(promise, wanted.registrars)?.all()),
+        false => ClientRegistrars(wanted.registrars.get(promise)?.all()),
     };
     options::check_reserved(wanted.reserved, "reserved")?;
-    // SAFETY: the caller promises what `text` requires, of the same pointer.
-    let namespace = unsafe { text(wanted.namespace_name, "namespace_name") }?;
-    let (users, count) = (wanted.server_users, wanted.server_user_count);
-    // SAFETY: the caller promises what `short_list` requires, of the same pointer and count.
-    let server_users = unsafe { short_list(users, count, MAX_SERVER_USERS, "server_users") }?;
+    let namespace = wanted.namespace_name.text("namespace_name")?;
+    let count = wanted.server_user_count;
+    let server_users = wanted.server_users.short_list(count, MAX_SERVER_USERS, "server_users")?;
     Ok(ConnectOptions {
         namespace: namespace.unwrap_or_default().to_owned(),
         read_only: flag(wanted.read_only, "read_only")?,
@@ -185,37 +149,26 @@ unsafe fn connect_options(
 /// ```
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_connect(
-    path: *const c_char,
-    options: *const kvmem_node_client_options,
-    out_client: *mut *mut kvmem_node_client,
+    path: In<c_char>,
+    options: In<kvmem_node_client_options>,
+    out_client: Out<*mut kvmem_node_client>,
 ) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_client`.
-        let made = unsafe { out(out_client, "out_client") }?;
-        // SAFETY: promise 1 of the C caller, for `path`.
-        let path = unsafe { some_text(path, "path") }?;
-        // SAFETY: promise 1 of the C caller, for `options` and the text that they name.
-        let options = unsafe { connect_options(&promise, &options::read(options)?) }?;
+        let made = out_client.get("out_client")?;
+        let path = path.some_text("path")?;
+        let options = connect_options(&promise, &options::read(&options)?)?;
         // SAFETY: the C caller promises by the comment of `kvmem_node_client` that all clients
         // write to their own reservations alone.
         let client = unsafe { NodeClient::connect(path, &options) }?;
-        made.put(kvmem_node_client::table().insert(client)?);
-        Ok(())
+        made.insert(client)
     })
 }
 
 /// Borrows a key.
-///
-/// # Safety
-/// Those of [`key_at`].
-pub(crate) unsafe fn node_key<'a>(
-    key: *const c_void,
-    key_bytes: u64,
-) -> Result<&'a [u8], CallError> {
-    // SAFETY: the caller promises what `key_at` requires, of the same pointer and length.
-    let key = unsafe { key_at(key, key_bytes) }?;
+pub(crate) fn node_key(key: &In<c_void>, key_bytes: u64) -> Result<&[u8], CallError> {
+    let key = key.key(key_bytes)?;
     if (1..=MAX_KEY).contains(&key.len()) {
         return Ok(key);
     }
@@ -223,30 +176,20 @@ pub(crate) unsafe fn node_key<'a>(
 }
 
 /// Borrows a list of at most [`KVMEM_NODE_MAX_BATCH`] elements.
-///
-/// # Safety
-/// Those of [`short_list`].
-pub(crate) unsafe fn batch<'a, T>(
-    pointer: *const T,
+pub(crate) fn batch<'a, T>(
+    list: &'a In<T>,
     count: u64,
     name: &'static str,
 ) -> Result<&'a [T], CallError> {
-    // SAFETY: the caller promises what `short_list` requires, of the same pointer and count.
-    unsafe { short_list(pointer, count, KVMEM_NODE_MAX_BATCH, name) }
+    list.short_list(count, KVMEM_NODE_MAX_BATCH, name)
 }
 
 /// Borrows a list of keys.
-///
-/// # Safety
-/// Those of [`short_list`], and of [`key_at`] for each key.
-pub(crate) unsafe fn node_keys<'a>(
-    keys: *const kvmem_kv_cache_key,
+pub(crate) fn node_keys(
+    keys: &In<kvmem_kv_cache_key>,
     count: u64,
-) -> Result<Vec<&'a [u8]>, CallError> {
-    // SAFETY: the caller promises what both functions require.
-    let keys = unsafe { batch(keys, count, "keys") }?;
-    // SAFETY: as above.
-    keys.iter().map(|key| unsafe { node_key(key.key, key.key_bytes) }).collect()
+) -> Result<Vec<&[u8]>, CallError> {
+    batch(keys, count, "keys")?.iter().map(|key| node_key(&key.key, key.key_bytes)).collect()
 }
 
 /// Returns the memory: `out_bytes` bytes at `out_data`, to register it with a GPU or a NIC. The
@@ -255,17 +198,13 @@ pub(crate) unsafe fn node_keys<'a>(
 /// `read_only`, it must not be written to.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_memory(
-    client: *const kvmem_node_client,
-    out_data: *mut *mut c_void,
-    out_bytes: *mut u64,
+    client: Handle<kvmem_node_client>,
+    out_data: Out<*mut c_void>,
+    out_bytes: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `out_data`.
-        let data = unsafe { out(out_data, "out_data") }?;
-        // SAFETY: promise 1 of the C caller, for `out_bytes`.
-        let bytes = unsafe { out(out_bytes, "out_bytes") }?;
+    client.on(|client| {
+        let data = out_data.get("out_data")?;
+        let bytes = out_bytes.get("out_bytes")?;
         let (base, len) = client.memory();
         data.put(base.cast_mut().cast());
         bytes.put(len as u64);
@@ -278,16 +217,10 @@ pub unsafe extern "C" fn kvmem_node_client_memory(
 /// multiples: a GPU cannot copy a value that lies in two pieces.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_boundary(
-    client: *const kvmem_node_client,
-    out_bytes: *mut u64,
+    client: Handle<kvmem_node_client>,
+    out_bytes: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `out_bytes`.
-        unsafe { out(out_bytes, "out_bytes") }?.put(client.boundary().unwrap_or(0));
-        Ok(())
-    })
+    client.on(|client| out_bytes.put("out_bytes", client.boundary().unwrap_or(0)))
 }
 
 /// Returns the key with which `device` can access all of `[offset, offset + bytes)` of the memory,
@@ -296,19 +229,15 @@ pub unsafe extern "C" fn kvmem_node_client_boundary(
 /// needs several keys, as one that crosses a multiple of kvmem_node_client_boundary may.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_key(
-    client: *const kvmem_node_client,
-    device: *const c_char,
+    client: Handle<kvmem_node_client>,
+    device: In<c_char>,
     offset: u64,
     bytes: u64,
-    out_key: *mut kvmem_key,
+    out_key: Out<kvmem_key>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `out_key`.
-        let found = unsafe { out(out_key, "out_key") }?;
-        // SAFETY: promise 1 of the C caller, for `device`.
-        let device = unsafe { some_text(device, "device") }?;
+    client.on(|client| {
+        let found = out_key.get("out_key")?;
+        let device = device.some_text("device")?;
         found.put(client.key_for(device, offset, bytes)?.into());
         Ok(())
     })
@@ -317,17 +246,10 @@ pub unsafe extern "C" fn kvmem_node_client_key(
 /// Returns whether the calls go through rings now: 1 or 0. See the option `rings`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_has_rings(
-    client: *const kvmem_node_client,
-    out_has_rings: *mut u32,
+    client: Handle<kvmem_node_client>,
+    out_has_rings: Out<u32>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `out_has_rings`.
-        let has_rings = unsafe { out(out_has_rings, "out_has_rings") }?;
-        has_rings.put(u32::from(client.has_rings()));
-        Ok(())
-    })
+    client.on(|client| out_has_rings.put("out_has_rings", u32::from(client.has_rings())))
 }
 
 /// Returns how many values were misses because the client verifies values and these have no
@@ -335,17 +257,10 @@ pub unsafe extern "C" fn kvmem_node_client_has_rings(
 /// O(1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_unverified(
-    client: *const kvmem_node_client,
-    out_unverified: *mut u64,
+    client: Handle<kvmem_node_client>,
+    out_unverified: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `out_unverified`.
-        let unverified = unsafe { out(out_unverified, "out_unverified") }?;
-        unverified.put(client.unverified());
-        Ok(())
-    })
+    client.on(|client| out_unverified.put("out_unverified", client.unverified()))
 }
 
 /// The value of a key is in the memory of the node.
@@ -359,24 +274,21 @@ pub const KVMEM_NODE_IN_TIER: u32 = 2;
 /// fetched, so the values may go at once. This does not count as a use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_locate(
-    client: *const kvmem_node_client,
-    keys: *const kvmem_kv_cache_key,
+    client: Handle<kvmem_node_client>,
+    keys: In<kvmem_kv_cache_key>,
     count: u64,
-    out_places: *mut u32,
+    out_places: Out<u32>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
-        let keys = unsafe { node_keys(keys, count) }?;
-        let mut written = 0;
-        // SAFETY: promise 1 of the C caller, for `out_places`; `written` is a variable.
-        let places = unsafe { out_list(out_places, count, "out_places", &raw mut written) }?;
-        let located = client.locate(&keys)?.into_iter();
-        places.put(located.map(|it| {
+    client.on(|client| {
+        let keys = node_keys(&keys, count)?;
+        out_places.check_list(count, "out_places")?;
+        let of = |it: Located| {
             let of = |is: bool, place: u32| if is { place } else { 0 };
             of(it.in_memory, KVMEM_NODE_IN_MEMORY) | of(it.in_tier, KVMEM_NODE_IN_TIER)
-        }));
+        };
+        let places: Vec<u32> = client.locate(&keys)?.into_iter().map(of).collect();
+        // SAFETY: `out_places` has `count` elements, and the client returns one for each key.
+        unsafe { out_places.put_all_if_wanted(places) };
         Ok(())
     })
 }
@@ -385,39 +297,37 @@ pub unsafe extern "C" fn kvmem_node_client_locate(
 /// pinned: the values may be evicted at once. This does not count as a use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_lookup(
-    client: *const kvmem_node_client,
-    keys: *const kvmem_kv_cache_key,
+    client: Handle<kvmem_node_client>,
+    keys: In<kvmem_kv_cache_key>,
     count: u64,
-    out_found: *mut u64,
+    out_found: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `out_found`.
-        let found = unsafe { out(out_found, "out_found") }?;
-        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
-        found.put(client.lookup(&unsafe { node_keys(keys, count) }?)? as u64);
+    client.on(|client| {
+        let found = out_found.get("out_found")?;
+        found.put(client.lookup(&node_keys(&keys, count)?)? as u64);
         Ok(())
     })
 }
 
-/// Reserves a block, copies `bytes` bytes at `data` into it, and commits it under a key. Fails as
-/// kvmem_node_client_reserve and kvmem_node_client_commit do; nothing stays reserved then.
+/// Reserves a block, copies `bytes` bytes at `data` into it, and commits it under a key. `hints` may
+/// be NULL. Fails as kvmem_node_client_reserve and kvmem_node_client_commit do; nothing stays
+/// reserved then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_insert(
-    client: *const kvmem_node_client,
-    key: *const c_void,
+    client: Handle<kvmem_node_client>,
+    key: In<c_void>,
     key_bytes: u64,
-    data: *const c_void,
+    data: In<c_void>,
     bytes: u64,
+    hints: In<kvmem_node_hints>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `key`.
-        let key = unsafe { node_key(key, key_bytes) }?;
-        // SAFETY: promise 1 of the C caller, for `data`.
-        Ok(client.insert(key, unsafe { value_bytes(data, bytes) }?)?)
+    client.on(|client| {
+        let key = node_key(&key, key_bytes)?;
+        let options = match hints.is_null() {
+            true => ValueOptions::default(),
+            false => hints.get("hints")?.read()?,
+        };
+        Ok(client.insert_with(key, data.value(bytes)?, options)?)
     })
 }
 
@@ -425,20 +335,14 @@ pub unsafe extern "C" fn kvmem_node_client_insert(
 /// `out_removed` (may be NULL) receives how many there were.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_remove(
-    client: *const kvmem_node_client,
-    keys: *const kvmem_kv_cache_key,
+    client: Handle<kvmem_node_client>,
+    keys: In<kvmem_kv_cache_key>,
     count: u64,
-    out_removed: *mut u64,
+    out_removed: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
-        let count = client.remove(&unsafe { node_keys(keys, count) }?)?;
-        // SAFETY: promise 1 of the C caller, for `out_removed`.
-        if let Ok(removed) = unsafe { out(out_removed, "") } {
-            removed.put(count as u64);
-        }
+    client.on(|client| {
+        let count = client.remove(&node_keys(&keys, count)?)?;
+        out_removed.put_if_wanted(count as u64);
         Ok(())
     })
 }
@@ -447,20 +351,14 @@ pub unsafe extern "C" fn kvmem_node_client_remove(
 /// there are.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_touch(
-    client: *const kvmem_node_client,
-    keys: *const kvmem_kv_cache_key,
+    client: Handle<kvmem_node_client>,
+    keys: In<kvmem_kv_cache_key>,
     count: u64,
-    out_touched: *mut u64,
+    out_touched: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
-        let count = client.touch(&unsafe { node_keys(keys, count) }?)?;
-        // SAFETY: promise 1 of the C caller, for `out_touched`.
-        if let Ok(touched) = unsafe { out(out_touched, "") } {
-            touched.put(count as u64);
-        }
+    client.on(|client| {
+        let count = client.touch(&node_keys(&keys, count)?)?;
+        out_touched.put_if_wanted(count as u64);
         Ok(())
     })
 }
@@ -469,18 +367,16 @@ pub unsafe extern "C" fn kvmem_node_client_touch(
 /// more often than the server's lease; otherwise its reservations are fenced.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_keep_alive(
-    client: *const kvmem_node_client,
+    client: Handle<kvmem_node_client>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| Ok(client.keep_alive()?))
+    client.on(|client| Ok(client.keep_alive()?))
 }
 
 /// Destroys a client. Its pins and reservations stay valid: the memory stays mapped, and the
 /// connection open, until they are released, too.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_node_client_destroy(client: *mut kvmem_node_client) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let mut promise = unsafe { ObjectPromise::of_caller() };
-    destroy(&mut promise, client)
+pub unsafe extern "C" fn kvmem_node_client_destroy(
+    client: Owned<kvmem_node_client>,
+) -> kvmem_status {
+    client.destroy()
 }

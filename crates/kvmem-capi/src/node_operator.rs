@@ -5,9 +5,8 @@ use std::ffi::c_char;
 use kvmem_node::format::{MAX_KEY, MAX_NAMESPACE_NAME};
 use kvmem_node::{ClientError, Listed, NodeClient, SessionListed};
 
-use crate::call::{on, out, out_list, text};
+use crate::argument::{Handle, In, Out};
 use crate::node_client::kvmem_node_client;
-use crate::promise::ObjectPromise;
 use crate::status::*;
 
 /// Bytes of the name of a namespace in a structure, with the NUL behind it.
@@ -101,15 +100,14 @@ impl From<SessionListed> for kvmem_node_session {
 /// the other calls of operators.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_operator_list(
-    client: *const kvmem_node_client,
+    client: Handle<kvmem_node_client>,
     from: u64,
-    out_values: *mut kvmem_node_listed,
+    out_values: Out<kvmem_node_listed>,
     capacity: u64,
-    out_count: *mut u64,
-    out_next: *mut u64,
+    out_count: Out<u64>,
+    out_next: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: the C caller keeps the promises of this function, which are those of `list`.
-    unsafe { list(client, from, out_values, capacity, out_count, out_next, list_all) }
+    list(client, from, out_values, capacity, out_count, out_next, list_all)
 }
 
 /// Lists at most `capacity` values of the client's own namespace, from entry `from` on, in
@@ -119,17 +117,14 @@ pub unsafe extern "C" fn kvmem_node_operator_list(
 /// more. The first call begins with entry 0. A call returns at most 512. Any client may call it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_list_namespace(
-    client: *const kvmem_node_client,
+    client: Handle<kvmem_node_client>,
     from: u64,
-    out_values: *mut kvmem_node_listed,
+    out_values: Out<kvmem_node_listed>,
     capacity: u64,
-    out_count: *mut u64,
-    out_next: *mut u64,
+    out_count: Out<u64>,
+    out_next: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: the C caller keeps the promises of this function, which are those of `list`.
-    unsafe {
-        list(client, from, out_values, capacity, out_count, out_next, NodeClient::list_namespace)
-    }
+    list(client, from, out_values, capacity, out_count, out_next, NodeClient::list_namespace)
 }
 
 fn list_all(client: &NodeClient, from: u32, max: u32) -> Result<ListedPage, ClientError> {
@@ -140,25 +135,18 @@ fn list_all(client: &NodeClient, from: u32, max: u32) -> Result<ListedPage, Clie
 type ListedPage = (Vec<Listed>, Option<u32>);
 
 /// Lists values by a call of the client.
-///
-/// # Safety
-/// The promises 1 and 2 of a C caller of kvmem_node_operator_list.
-unsafe fn list(
-    client: *const kvmem_node_client,
+fn list(
+    client: Handle<kvmem_node_client>,
     from: u64,
-    out_values: *mut kvmem_node_listed,
+    out_values: Out<kvmem_node_listed>,
     capacity: u64,
-    out_count: *mut u64,
-    out_next: *mut u64,
+    out_count: Out<u64>,
+    out_next: Out<u64>,
     by: fn(&NodeClient, u32, u32) -> Result<ListedPage, ClientError>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `out_values` and `out_count`.
-        let list = unsafe { out_list(out_values, capacity, "out_values", out_count) }?;
-        // SAFETY: promise 1 of the C caller, for `out_next`.
-        let next_entry = unsafe { out(out_next, "out_next") }?;
+    client.on(|client| {
+        let list = out_values.list(capacity, "out_values", &out_count)?;
+        let next_entry = out_next.get("out_next")?;
         let (values, next) = match u32::try_from(from) {
             Ok(from) => by(client, from, list.max)?,
             Err(_) => (Vec::new(), None),
@@ -173,16 +161,13 @@ unsafe fn list(
 /// `out_count` receives how many were written. A server has at most 256.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_operator_sessions(
-    client: *const kvmem_node_client,
-    out_sessions: *mut kvmem_node_session,
+    client: Handle<kvmem_node_client>,
+    out_sessions: Out<kvmem_node_session>,
     capacity: u64,
-    out_count: *mut u64,
+    out_count: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `out_sessions` and `out_count`.
-        let list = unsafe { out_list(out_sessions, capacity, "out_sessions", out_count) }?;
+    client.on(|client| {
+        let list = out_sessions.list(capacity, "out_sessions", &out_count)?;
         list.put(client.as_operator().sessions()?);
         Ok(())
     })
@@ -193,21 +178,15 @@ pub unsafe extern "C" fn kvmem_node_operator_sessions(
 /// values that were evicted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_operator_evict(
-    client: *const kvmem_node_client,
-    namespace_name: *const c_char,
+    client: Handle<kvmem_node_client>,
+    namespace_name: In<c_char>,
     bytes: u64,
-    out_evicted: *mut u64,
+    out_evicted: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `namespace_name`.
-        let namespace = unsafe { text(namespace_name, "namespace_name") }?;
+    client.on(|client| {
+        let namespace = namespace_name.text("namespace_name")?;
         let evicted = client.as_operator().evict(namespace, bytes)?;
-        // SAFETY: promise 1 of the C caller, for `out_evicted`.
-        if let Ok(place) = unsafe { out(out_evicted, "") } {
-            place.put(evicted);
-        }
+        out_evicted.put_if_wanted(evicted);
         Ok(())
     })
 }
@@ -218,20 +197,14 @@ pub unsafe extern "C" fn kvmem_node_operator_evict(
 /// with a tier, which cannot tell its values from others.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_operator_clear(
-    client: *const kvmem_node_client,
-    namespace_name: *const c_char,
-    out_removed: *mut u64,
+    client: Handle<kvmem_node_client>,
+    namespace_name: In<c_char>,
+    out_removed: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `namespace_name`.
-        let namespace = unsafe { text(namespace_name, "namespace_name") }?;
+    client.on(|client| {
+        let namespace = namespace_name.text("namespace_name")?;
         let removed = client.as_operator().clear(namespace)?;
-        // SAFETY: promise 1 of the C caller, for `out_removed`.
-        if let Ok(place) = unsafe { out(out_removed, "") } {
-            place.put(removed as u64);
-        }
+        out_removed.put_if_wanted(removed as u64);
         Ok(())
     })
 }
@@ -240,18 +213,13 @@ pub unsafe extern "C" fn kvmem_node_operator_clear(
 /// `out_evicted` (may be NULL) receives the bytes of the values that were evicted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_evict(
-    client: *const kvmem_node_client,
+    client: Handle<kvmem_node_client>,
     bytes: u64,
-    out_evicted: *mut u64,
+    out_evicted: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
+    client.on(|client| {
         let evicted = client.evict(bytes)?;
-        // SAFETY: promise 1 of the C caller, for `out_evicted`.
-        if let Ok(place) = unsafe { out(out_evicted, "") } {
-            place.put(evicted);
-        }
+        out_evicted.put_if_wanted(evicted);
         Ok(())
     })
 }
@@ -262,17 +230,12 @@ pub unsafe extern "C" fn kvmem_node_client_evict(
 /// others: kvmem_node_operator_clear removes all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_clear(
-    client: *const kvmem_node_client,
-    out_removed: *mut u64,
+    client: Handle<kvmem_node_client>,
+    out_removed: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
+    client.on(|client| {
         let removed = client.clear()?;
-        // SAFETY: promise 1 of the C caller, for `out_removed`.
-        if let Ok(place) = unsafe { out(out_removed, "") } {
-            place.put(removed as u64);
-        }
+        out_removed.put_if_wanted(removed as u64);
         Ok(())
     })
 }
@@ -282,18 +245,13 @@ pub unsafe extern "C" fn kvmem_node_client_clear(
 /// values it had pinned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_operator_reclaim_pins(
-    client: *const kvmem_node_client,
+    client: Handle<kvmem_node_client>,
     pid: u32,
-    out_reclaimed: *mut u64,
+    out_reclaimed: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
+    client.on(|client| {
         let reclaimed = client.as_operator().reclaim_pins(pid)?;
-        // SAFETY: promise 1 of the C caller, for `out_reclaimed`.
-        if let Ok(place) = unsafe { out(out_reclaimed, "") } {
-            place.put(reclaimed as u64);
-        }
+        out_reclaimed.put_if_wanted(reclaimed as u64);
         Ok(())
     })
 }

@@ -4,7 +4,8 @@ use std::ffi::c_void;
 
 use kvmem_node::{ClientError, NodeClient, PinBatch};
 
-use crate::call::{Out, destroy, guard_for, on, out, size};
+use crate::argument::{Handle, In, Out, Owned};
+use crate::call::{Place, guard_for, size};
 use crate::error::CallError;
 use crate::kv_cache::kvmem_kv_cache_key;
 use crate::node_client::{kvmem_node_client, node_keys};
@@ -20,7 +21,7 @@ pub struct kvmem_node_pins {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_node_pins, PinBatch, NodePins);
+object!(kvmem_node_pins, PinBatch);
 
 /// A value of a node, or none.
 #[repr(C)]
@@ -68,37 +69,28 @@ fn values(pins: &PinBatch) -> Vec<kvmem_node_value> {
 
 /// Where the results of a call that pins go.
 struct Results {
-    values: *mut kvmem_node_value,
-    pins: Out<*mut kvmem_node_pins>,
+    values: Out<kvmem_node_value>,
+    pins: Place<*mut kvmem_node_pins>,
 }
 
 impl Results {
-    /// Checks the pointers.
-    ///
-    /// # Safety
-    /// If they are not NULL, `values` is aligned and writable for `count` elements and `pins` for
-    /// one, until the results are written, and no other thread accesses the places meanwhile.
-    unsafe fn new(
-        values: *mut kvmem_node_value,
+    /// Checks the pointers. `values` is a list of `count` elements.
+    fn new(
+        values: Out<kvmem_node_value>,
         count: u64,
-        pins: *mut *mut kvmem_node_pins,
+        pins: Out<*mut kvmem_node_pins>,
     ) -> Result<Results, CallError> {
-        if values.is_null() && count > 0 {
-            return Err(CallError::Null("out_values"));
-        }
-        // SAFETY: the caller promises what `out` requires, of the same pointer.
-        Ok(Results { values, pins: unsafe { out(pins, "out_pins") }? })
+        values.check_list(count, "out_values")?;
+        Ok(Results { values, pins: pins.get("out_pins")? })
     }
 
     /// Writes the results.
     fn put(self, pins: PinBatch) -> Result<(), CallError> {
         let found = values(&pins);
         let pins = kvmem_node_pins::table().insert(pins)?;
-        for (index, value) in found.into_iter().enumerate() {
-            // SAFETY: the caller of `new` promises a place for each key, and the client returns one
-            // value for each. If there are any, the pointer is not NULL, which `new` has checked.
-            unsafe { self.values.add(index).write(value) };
-        }
+        // SAFETY: the caller of `new` passed a list with a place for each key, and the client
+        // returns one value for each.
+        unsafe { self.values.put_all_if_wanted(found) };
         self.pins.put(pins);
         Ok(())
     }
@@ -111,30 +103,26 @@ impl Results {
 /// KVMEM_ERR_LIMIT: the client or its namespace would have more pins than it may have.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_acquire(
-    client: *const kvmem_node_client,
-    keys: *const kvmem_kv_cache_key,
+    client: Handle<kvmem_node_client>,
+    keys: In<kvmem_kv_cache_key>,
     count: u64,
-    out_values: *mut kvmem_node_value,
-    out_pins: *mut *mut kvmem_node_pins,
+    out_values: Out<kvmem_node_value>,
+    out_pins: Out<*mut kvmem_node_pins>,
 ) -> kvmem_status {
-    // SAFETY: the C caller keeps the promises of this function, which are those of `acquire`.
-    unsafe { acquire(client, keys, count, out_values, out_pins, |it, keys| it.acquire(keys)) }
+    acquire(client, keys, count, out_values, out_pins, |it, keys| it.acquire(keys))
 }
 
 /// Pins the values of the keys before the first one that has none: what is left of a prefix. All
 /// keys from that one on have `is_present` 0. Otherwise the call is kvmem_node_client_acquire.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_acquire_prefix(
-    client: *const kvmem_node_client,
-    keys: *const kvmem_kv_cache_key,
+    client: Handle<kvmem_node_client>,
+    keys: In<kvmem_kv_cache_key>,
     count: u64,
-    out_values: *mut kvmem_node_value,
-    out_pins: *mut *mut kvmem_node_pins,
+    out_values: Out<kvmem_node_value>,
+    out_pins: Out<*mut kvmem_node_pins>,
 ) -> kvmem_status {
-    // SAFETY: the C caller keeps the promises of this function, which are those of `acquire`.
-    unsafe {
-        acquire(client, keys, count, out_values, out_pins, |it, keys| it.acquire_prefix(keys))
-    }
+    acquire(client, keys, count, out_values, out_pins, |it, keys| it.acquire_prefix(keys))
 }
 
 /// Pins the values that memory has, without waiting for the tier below the node. `is_pending` says
@@ -142,51 +130,40 @@ pub unsafe extern "C" fn kvmem_node_client_acquire_prefix(
 /// what it reads for such calls. Otherwise the call is kvmem_node_client_acquire.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_try_acquire(
-    client: *const kvmem_node_client,
-    keys: *const kvmem_kv_cache_key,
+    client: Handle<kvmem_node_client>,
+    keys: In<kvmem_kv_cache_key>,
     count: u64,
-    out_values: *mut kvmem_node_value,
-    out_pins: *mut *mut kvmem_node_pins,
+    out_values: Out<kvmem_node_value>,
+    out_pins: Out<*mut kvmem_node_pins>,
 ) -> kvmem_status {
-    // SAFETY: the C caller keeps the promises of this function, which are those of `acquire`.
-    unsafe { acquire(client, keys, count, out_values, out_pins, |it, keys| it.try_acquire(keys)) }
+    acquire(client, keys, count, out_values, out_pins, |it, keys| it.try_acquire(keys))
 }
 
 /// Pins the values of the keys before the first one that memory does not have, without waiting for
 /// the tier below the node. Otherwise the call is kvmem_node_client_try_acquire.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_try_acquire_prefix(
-    client: *const kvmem_node_client,
-    keys: *const kvmem_kv_cache_key,
+    client: Handle<kvmem_node_client>,
+    keys: In<kvmem_kv_cache_key>,
     count: u64,
-    out_values: *mut kvmem_node_value,
-    out_pins: *mut *mut kvmem_node_pins,
+    out_values: Out<kvmem_node_value>,
+    out_pins: Out<*mut kvmem_node_pins>,
 ) -> kvmem_status {
-    // SAFETY: the C caller keeps the promises of this function, which are those of `acquire`.
-    unsafe {
-        acquire(client, keys, count, out_values, out_pins, |it, keys| it.try_acquire_prefix(keys))
-    }
+    acquire(client, keys, count, out_values, out_pins, |it, keys| it.try_acquire_prefix(keys))
 }
 
 /// Pins values by a call of the client.
-///
-/// # Safety
-/// The promises 1 and 2 of a C caller of kvmem_node_client_acquire.
-unsafe fn acquire(
-    client: *const kvmem_node_client,
-    keys: *const kvmem_kv_cache_key,
+fn acquire(
+    client: Handle<kvmem_node_client>,
+    keys: In<kvmem_kv_cache_key>,
     count: u64,
-    out_values: *mut kvmem_node_value,
-    out_pins: *mut *mut kvmem_node_pins,
+    out_values: Out<kvmem_node_value>,
+    out_pins: Out<*mut kvmem_node_pins>,
     by: impl FnOnce(&NodeClient, &[&[u8]]) -> Result<PinBatch, ClientError>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `out_values` and `out_pins`.
-        let results = unsafe { Results::new(out_values, count, out_pins) }?;
-        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
-        results.put(by(client, &unsafe { node_keys(keys, count) }?)?)
+    client.on(|client| {
+        let results = Results::new(out_values, count, out_pins)?;
+        results.put(by(client, &node_keys(&keys, count)?)?)
     })
 }
 
@@ -195,25 +172,23 @@ unsafe fn acquire(
 /// nothing. Otherwise the call is kvmem_node_client_acquire.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_exchange(
-    client: *const kvmem_node_client,
-    pins: *mut kvmem_node_pins,
-    keys: *const kvmem_kv_cache_key,
+    client: Handle<kvmem_node_client>,
+    pins: Owned<kvmem_node_pins>,
+    keys: In<kvmem_kv_cache_key>,
     count: u64,
-    out_values: *mut kvmem_node_value,
-    out_pins: *mut *mut kvmem_node_pins,
+    out_values: Out<kvmem_node_value>,
+    out_pins: Out<*mut kvmem_node_pins>,
 ) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let mut promise = unsafe { ObjectPromise::of_caller() };
-    guard_for(client, || {
+    guard_for(client.pointer(), || {
         // All arguments are checked before the pins are taken.
-        kvmem_node_client::table().get(&promise, client)?;
-        kvmem_node_pins::table().get(&promise, pins)?;
-        // SAFETY: promise 1 of the C caller, for `out_values` and `out_pins`.
-        let results = unsafe { Results::new(out_values, count, out_pins) }?;
-        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
-        let keys = unsafe { node_keys(keys, count) }?;
-        let earlier = kvmem_node_pins::table().take(&mut promise, pins)?;
-        let client = kvmem_node_client::table().get(&promise, client)?;
+        client.get(&promise)?;
+        pins.get(&promise)?;
+        let results = Results::new(out_values, count, out_pins)?;
+        let keys = node_keys(&keys, count)?;
+        let earlier = pins.take(&mut promise)?;
+        let client = client.get(&promise)?;
         results.put(client.exchange(earlier, &keys)?)
     })
 }
@@ -223,17 +198,10 @@ pub unsafe extern "C" fn kvmem_node_client_exchange(
 /// no call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_pins_is_valid(
-    pins: *const kvmem_node_pins,
-    out_valid: *mut u32,
+    pins: Handle<kvmem_node_pins>,
+    out_valid: Out<u32>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pins, |pins| {
-        // SAFETY: promise 1 of the C caller, for `out_valid`.
-        let valid = unsafe { out(out_valid, "out_valid") }?;
-        valid.put(u32::from(pins.is_valid()));
-        Ok(())
-    })
+    pins.on(|pins| out_valid.put("out_valid", u32::from(pins.is_valid())))
 }
 
 /// Returns the address of the first byte of the value at `index`, for reading, valid until the pins
@@ -241,15 +209,12 @@ pub unsafe extern "C" fn kvmem_node_pins_is_valid(
 /// longer pinned. KVMEM_ERR_NOT_FOUND: the key at `index` has no value. Makes no call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_pins_address(
-    pins: *const kvmem_node_pins,
+    pins: Handle<kvmem_node_pins>,
     index: u64,
-    out_address: *mut *const c_void,
+    out_address: Out<*const c_void>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pins, |pins| {
-        // SAFETY: promise 1 of the C caller, for `out_address`.
-        let address = unsafe { out(out_address, "out_address") }?;
+    pins.on(|pins| {
+        let address = out_address.get("out_address")?;
         address.put(pins.as_ptr(size(index))?.ok_or(CallError::NotFound)?.cast());
         Ok(())
     })
@@ -261,18 +226,14 @@ pub unsafe extern "C" fn kvmem_node_pins_address(
 /// value. O(bytes).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_pins_verify(
-    pins: *const kvmem_node_pins,
+    pins: Handle<kvmem_node_pins>,
     index: u64,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pins, |pins| Ok(pins.value(size(index)).ok_or(CallError::NotFound)?.verify()?))
+    pins.on(|pins| Ok(pins.value(size(index)).ok_or(CallError::NotFound)?.verify()?))
 }
 
 /// Releases all pins of a call. The bytes of the values are not valid any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_node_pins_release(pins: *mut kvmem_node_pins) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let mut promise = unsafe { ObjectPromise::of_caller() };
-    destroy(&mut promise, pins)
+pub unsafe extern "C" fn kvmem_node_pins_release(pins: Owned<kvmem_node_pins>) -> kvmem_status {
+    pins.destroy()
 }

@@ -11,7 +11,8 @@ use kvmem_node::{
     ValueOptions,
 };
 
-use crate::call::{destroy, guard_for, on, out};
+use crate::argument::{Handle, In, Out, Owned};
+use crate::call::guard_for;
 use crate::error::CallError;
 use crate::hints;
 use crate::node_client::{batch, kvmem_node_client, node_key};
@@ -27,7 +28,7 @@ pub struct kvmem_node_reservation {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_node_reservation, ReservationCell, NodeReservation);
+object!(kvmem_node_reservation, ReservationCell);
 
 /// The reservation of a handle; `None` while a commit has it.
 pub(crate) struct ReservationCell(Mutex<Option<NodeReservation>>);
@@ -106,13 +107,12 @@ fn insert_all(reservations: Vec<NodeReservation>) -> Result<Vec<kvmem_node_reser
 /// would have more than it may have.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_reserve(
-    client: *const kvmem_node_client,
-    sizes: *const u64,
+    client: Handle<kvmem_node_client>,
+    sizes: In<u64>,
     count: u64,
-    out_reserved: *mut kvmem_node_reserved,
+    out_reserved: Out<kvmem_node_reserved>,
 ) -> kvmem_status {
-    // SAFETY: the C caller keeps the promises of this function, which are those of `reserve`.
-    unsafe { reserve(client, sizes, count, out_reserved, NodeClient::reserve) }
+    reserve(client, sizes, count, out_reserved, NodeClient::reserve)
 }
 
 /// Reserves blocks without waiting for the tier below the node: while the tier is about to free
@@ -120,54 +120,37 @@ pub unsafe extern "C" fn kvmem_node_client_reserve(
 /// call is kvmem_node_client_reserve.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_try_reserve(
-    client: *const kvmem_node_client,
-    sizes: *const u64,
+    client: Handle<kvmem_node_client>,
+    sizes: In<u64>,
     count: u64,
-    out_reserved: *mut kvmem_node_reserved,
+    out_reserved: Out<kvmem_node_reserved>,
 ) -> kvmem_status {
-    // SAFETY: the C caller keeps the promises of this function, which are those of `reserve`.
-    unsafe { reserve(client, sizes, count, out_reserved, NodeClient::try_reserve) }
+    reserve(client, sizes, count, out_reserved, NodeClient::try_reserve)
 }
 
 /// Reserves blocks by a call of the client.
-///
-/// # Safety
-/// The promises 1 and 2 of a C caller of kvmem_node_client_reserve.
-unsafe fn reserve(
-    client: *const kvmem_node_client,
-    sizes: *const u64,
+fn reserve(
+    client: Handle<kvmem_node_client>,
+    sizes: In<u64>,
     count: u64,
-    out_reserved: *mut kvmem_node_reserved,
+    out_reserved: Out<kvmem_node_reserved>,
     by: fn(&NodeClient, &[u64]) -> Result<Vec<NodeReservation>, ClientError>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `sizes`.
-        let sizes = unsafe { batch(sizes, count, "sizes") }?;
-        if out_reserved.is_null() && !sizes.is_empty() {
-            return Err(CallError::Null("out_reserved"));
-        }
+    client.on(|client| {
+        let sizes = batch(&sizes, count, "sizes")?;
+        out_reserved.check_list(count, "out_reserved")?;
         let made = insert_all(by(client, sizes)?)?;
-        for (index, reserved) in made.into_iter().enumerate() {
-            // SAFETY: promise 1 of the C caller: there is a place for each of `count` blocks, and
-            // the client returned one for each size. The pointer was checked above.
-            unsafe { out_reserved.add(index).write(reserved) };
-        }
+        // SAFETY: there is a place for each of `count` blocks, and the client returned one for each
+        // size.
+        unsafe { out_reserved.put_all_if_wanted(made) };
         Ok(())
     })
 }
 
-/// A reservation, and what it becomes.
+/// Hints about the worth of a value of a node. All 0: none.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct kvmem_node_commit {
-    /// The reservation, of the same client.
-    pub reservation: *mut kvmem_node_reservation,
-    /// The bytes of the key: 1 to KVMEM_NODE_MAX_KEY_BYTES.
-    pub key: *const c_void,
-    /// Number of bytes of the key.
-    pub key_bytes: u64,
+pub struct kvmem_node_hints {
     /// After this many milliseconds the value is gone. 0: it stays until it is evicted.
     pub ttl_ms: u64,
     /// 0 to 3: values of a lower priority are evicted first.
@@ -177,27 +160,38 @@ pub struct kvmem_node_commit {
     /// The bytes of the key of the parent, the value before it in a chain, such as that of the
     /// block before it in a prompt. NULL: the value stands alone. The node evicts a value only when
     /// it has no more values with it as their parent, and a use of a value is one of its parent.
-    pub parent: *const c_void,
+    pub parent: In<c_void>,
     /// Number of bytes of the parent's key: 1 to KVMEM_NODE_MAX_KEY_BYTES; 0 without a parent.
     pub parent_bytes: u64,
 }
 
-/// Reads the hints for a value.
-///
-/// # Safety
-/// The bytes of the parent's key are valid during the call.
-unsafe fn value_options(wanted: &kvmem_node_commit) -> Result<ValueOptions, CallError> {
-    check_reserved(wanted.reserved, "reserved")?;
-    let (priority, ttl) = (hints::priority(wanted.priority)?.get(), hints::ttl(wanted.ttl_ms));
-    let parent = match (wanted.parent.is_null(), wanted.parent_bytes) {
-        (true, 0) => None,
-        // SAFETY: the caller promises what `node_key` requires, of the same pointer and length.
-        (_, bytes) => Some(
-            ParentKey::new(unsafe { node_key(wanted.parent, bytes) }?)
-                .map_err(ClientError::from)?,
-        ),
-    };
-    Ok(ValueOptions { parent, priority, ttl })
+impl kvmem_node_hints {
+    pub(crate) fn read(&self) -> Result<ValueOptions, CallError> {
+        check_reserved(self.reserved, "reserved")?;
+        let (priority, ttl) = (hints::priority(self.priority)?, hints::ttl(self.ttl_ms));
+        let parent = match (self.parent.is_null(), self.parent_bytes) {
+            (true, 0) => None,
+            (_, bytes) => {
+                let key = node_key(&self.parent, bytes)?;
+                Some(ParentKey::new(key).map_err(ClientError::from)?)
+            }
+        };
+        Ok(ValueOptions { parent, priority, ttl })
+    }
+}
+
+/// A reservation, and what it becomes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvmem_node_commit {
+    /// The reservation, of the same client.
+    pub reservation: *mut kvmem_node_reservation,
+    /// The bytes of the key: 1 to KVMEM_NODE_MAX_KEY_BYTES.
+    pub key: In<c_void>,
+    /// Number of bytes of the key.
+    pub key_bytes: u64,
+    /// Its hints; all 0: none.
+    pub hints: kvmem_node_hints,
 }
 
 /// Reservations that were taken out of their objects.
@@ -239,23 +233,21 @@ fn take_all<'a>(
 /// reservation comes twice. KVMEM_ERR_FOREIGN_ALLOCATION: a reservation is of another client.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_commit(
-    client: *const kvmem_node_client,
-    values: *const kvmem_node_commit,
+    client: Handle<kvmem_node_client>,
+    values: In<kvmem_node_commit>,
     count: u64,
 ) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let mut promise = unsafe { ObjectPromise::of_caller() };
-    guard_for(client, || {
+    guard_for(client.pointer(), || {
         let table = kvmem_node_reservation::table();
-        let node = kvmem_node_client::table().get(&promise, client)?;
-        // SAFETY: promise 1 of the C caller, for `values`.
-        let wanted = unsafe { batch(values, count, "values") }?;
+        let node = client.get(&promise)?;
+        let wanted = batch(&values, count, "values")?;
         let mut cells = Vec::with_capacity(wanted.len());
         let mut keys = Vec::with_capacity(wanted.len());
         for one in wanted {
             cells.push(table.get(&promise, one.reservation)?);
-            // SAFETY: promise 1 of the C caller, for the bytes of each key and parent.
-            keys.push(unsafe { (node_key(one.key, one.key_bytes)?, value_options(one)?) });
+            keys.push((node_key(&one.key, one.key_bytes)?, one.hints.read()?));
         }
         let committed = take_all(&cells, wanted, keys).and_then(|values| {
             node.commit(values).map_err(|failed| (failed.values, failed.error.into()))
@@ -279,14 +271,11 @@ pub unsafe extern "C" fn kvmem_node_client_commit(
 /// KVMEM_ERR_POISONED: a commit that had the reservation has failed in an unexpected way.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_reservation_is_valid(
-    reservation: *const kvmem_node_reservation,
-    out_valid: *mut u32,
+    reservation: Handle<kvmem_node_reservation>,
+    out_valid: Out<u32>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, reservation, |reservation| {
-        // SAFETY: promise 1 of the C caller, for `out_valid`.
-        let valid = unsafe { out(out_valid, "out_valid") }?;
+    reservation.on(|reservation| {
+        let valid = out_valid.get("out_valid")?;
         valid.put(u32::from(reservation.is_valid()?));
         Ok(())
     })
@@ -297,14 +286,11 @@ pub unsafe extern "C" fn kvmem_node_reservation_is_valid(
 /// server has ended the session of the reservation. Makes no call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_reservation_address(
-    reservation: *const kvmem_node_reservation,
-    out_address: *mut *mut c_void,
+    reservation: Handle<kvmem_node_reservation>,
+    out_address: Out<*mut c_void>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, reservation, |reservation| {
-        // SAFETY: promise 1 of the C caller, for `out_address`.
-        let address = unsafe { out(out_address, "out_address") }?;
+    reservation.on(|reservation| {
+        let address = out_address.get("out_address")?;
         address.put(reservation.address()?);
         Ok(())
     })
@@ -314,9 +300,7 @@ pub unsafe extern "C" fn kvmem_node_reservation_address(
 /// afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_reservation_release(
-    reservation: *mut kvmem_node_reservation,
+    reservation: Owned<kvmem_node_reservation>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let mut promise = unsafe { ObjectPromise::of_caller() };
-    destroy(&mut promise, reservation)
+    reservation.destroy()
 }

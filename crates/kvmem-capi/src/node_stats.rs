@@ -6,9 +6,8 @@ use kvmem::tier::TierState;
 use kvmem_node::format::MAX_KEY;
 use kvmem_node::{EventKind, Events};
 
-use crate::call::{on, out, out_list};
+use crate::argument::{Handle, Out};
 use crate::node_client::kvmem_node_client;
-use crate::promise::ObjectPromise;
 use crate::stats::kvmem_node_stats;
 use crate::status::*;
 
@@ -31,14 +30,11 @@ const _: () = {
 /// Reads the statistics from the server.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_get_stats(
-    client: *const kvmem_node_client,
-    out_stats: *mut kvmem_node_stats,
+    client: Handle<kvmem_node_client>,
+    out_stats: Out<kvmem_node_stats>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `out_stats`.
-        let figures = unsafe { out(out_stats, "out_stats") }?;
+    client.on(|client| {
+        let figures = out_stats.get("out_stats")?;
         figures.put((&client.stats()?).into());
         Ok(())
     })
@@ -112,21 +108,17 @@ impl From<kvmem_node::Event> for kvmem_node_event {
 /// call returns at once then. A call returns at most 512.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_events(
-    client: *const kvmem_node_client,
+    client: Handle<kvmem_node_client>,
     from: u64,
     wait_ms: u64,
-    out_events: *mut kvmem_node_event,
+    out_events: Out<kvmem_node_event>,
     capacity: u64,
-    out_count: *mut u64,
-    out_next: *mut u64,
+    out_count: Out<u64>,
+    out_next: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `out_events` and `out_count`.
-        let list = unsafe { out_list(out_events, capacity, "out_events", out_count) }?;
-        // SAFETY: promise 1 of the C caller, for `out_next`.
-        let next_number = unsafe { out(out_next, "out_next") }?;
+    client.on(|client| {
+        let list = out_events.list(capacity, "out_events", &out_count)?;
+        let next_number = out_next.get("out_next")?;
         let Events { events, next, .. } =
             client.events(from, list.max, Duration::from_millis(wait_ms))?;
         list.put(events);

@@ -8,13 +8,12 @@ use kvmem::offset::{
 };
 use kvmem::slab::{ExtentCache, ExtentSpaceRef, ExtentState};
 
-use crate::call::{
-    destroy, guard, guard_for, guard_or, list, on, out, ranges, read, size, write_list, write_text,
-};
+use crate::argument::{Handle, In, Out, Owned};
+use crate::call::{guard, guard_for, guard_or, ranges, size};
 use crate::error::CallError;
 use crate::fork::ForkScope;
 use crate::last_error;
-use crate::options::{self, Options, flag, hot_sizes};
+use crate::options::{self, choice, flag, hot_sizes, options};
 use crate::promise::ObjectPromise;
 use crate::status::*;
 use crate::table::{Object, object};
@@ -26,7 +25,7 @@ pub struct kvmem_offset_allocator {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_offset_allocator, Space, Offset, |_| ForkScope::Copied);
+object!(kvmem_offset_allocator, Space, |_| ForkScope::Copied);
 
 /// A space, with or without magazines.
 pub enum Space {
@@ -106,76 +105,41 @@ pub const KVMEM_AUTO_HOT_SIZES_ON: u32 = 1;
 /// ranges follow each other from offset 0 up, as without magazines. Without named hot sizes.
 pub const KVMEM_AUTO_HOT_SIZES_AFTER_FIRST_FREE: u32 = 2;
 
-/// Options of a space. Fill them in with kvmem_offset_allocator_options_init first.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvmem_offset_allocator_options {
-    /// Size of this structure in bytes, as the program knows it.
-    pub struct_size: u64,
+options! {
+    /// Options of a space. Fill them in with kvmem_offset_allocator_options_init first.
+    kvmem_offset_allocator_options: kvmem_offset_allocator_options_init;
+
     /// No allocation crosses a multiple of this many bytes, or is longer. 0 (the default): no
     /// boundary.
-    pub boundary_bytes: u64,
+    boundary_bytes: u64 = 0,
     /// Limits the number of ranges, used and free. 0 (the default): about 2^32.
-    pub max_ranges: u32,
+    max_ranges: u32 = 0,
     /// KVMEM_PLACEMENT_RENEWAL (the default) or KVMEM_PLACEMENT_BEST_FIT.
-    pub placement: u32,
+    placement: u32 = KVMEM_PLACEMENT_RENEWAL,
     /// 1: hot sizes are served from each thread's own magazines, without a lock (layer 4). Default
     /// 0.
-    pub magazines: u32,
+    magazines: u32 = 0,
     /// With magazines: KVMEM_AUTO_HOT_SIZES_ON (the default), KVMEM_AUTO_HOT_SIZES_OFF or
     /// KVMEM_AUTO_HOT_SIZES_AFTER_FIRST_FREE.
-    pub auto_hot_sizes: u32,
+    auto_hot_sizes: u32 = KVMEM_AUTO_HOT_SIZES_ON,
     /// With magazines: sizes in bytes that are hot from the start, `hot_size_count` of them, at
     /// most 32.
-    pub hot_sizes: *const u64,
+    hot_sizes: In<u64> = In::NULL,
     /// Number of hot sizes.
-    pub hot_size_count: u64,
+    hot_size_count: u64 = 0,
     /// With magazines: limits the bytes that all of them cache. UINT64_MAX (the default): 1/32 of
     /// the space.
-    pub max_cached_bytes: u64,
-}
-
-// SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
-// members are numbers, raw pointers and optional functions, of 8 bytes or in pairs of 4.
-unsafe impl Options for kvmem_offset_allocator_options {
-    fn defaults() -> Self {
-        kvmem_offset_allocator_options {
-            struct_size: size_of::<Self>() as u64,
-            boundary_bytes: 0,
-            max_ranges: 0,
-            placement: KVMEM_PLACEMENT_RENEWAL,
-            magazines: 0,
-            auto_hot_sizes: KVMEM_AUTO_HOT_SIZES_ON,
-            hot_sizes: std::ptr::null(),
-            hot_size_count: 0,
-            max_cached_bytes: u64::MAX,
-        }
-    }
-}
-
-/// Fills in the defaults. `struct_size` is `sizeof *options`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_allocator_options_init(
-    options: *mut kvmem_offset_allocator_options,
-    struct_size: u64,
-) -> kvmem_status {
-    // SAFETY: promise 1 of the C caller, for `options`.
-    guard(|| unsafe { options::init(options, struct_size) })
+    max_cached_bytes: u64 = u64::MAX,
 }
 
 fn builder(
     capacity: u64,
     wanted: &kvmem_offset_allocator_options,
 ) -> Result<OffsetAllocatorBuilder, CallError> {
-    let placement = match wanted.placement {
+    let placement = choice!(wanted.placement:
         KVMEM_PLACEMENT_RENEWAL => Placement::Renewal,
         KVMEM_PLACEMENT_BEST_FIT => Placement::BestFit,
-        other => {
-            return Err(CallError::invalid(format_args!(
-                "placement is {other}: use KVMEM_PLACEMENT_RENEWAL or KVMEM_PLACEMENT_BEST_FIT"
-            )));
-        }
-    };
+    )?;
     let mut builder = OffsetAllocator::builder(capacity).placement(placement);
     if wanted.boundary_bytes != 0 {
         builder = builder.boundary(wanted.boundary_bytes);
@@ -191,30 +155,21 @@ fn builder(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_create(
     capacity_bytes: u64,
-    options: *const kvmem_offset_allocator_options,
-    out_allocator: *mut *mut kvmem_offset_allocator,
+    options: In<kvmem_offset_allocator_options>,
+    out_allocator: Out<*mut kvmem_offset_allocator>,
 ) -> kvmem_status {
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_allocator`.
-        let made = unsafe { out(out_allocator, "out_allocator") }?;
-        // SAFETY: promise 1 of the C caller, for `options`.
-        let wanted = unsafe { options::read(options) }?;
+        let made = out_allocator.get("out_allocator")?;
+        let wanted = options::read(&options)?;
         let builder = builder(capacity_bytes, &wanted)?;
         let space = if flag(wanted.magazines, "magazines")? {
-            // SAFETY: promise 1 of the C caller, for `hot_sizes` of the options.
-            let hot = unsafe { hot_sizes(wanted.hot_sizes, wanted.hot_size_count) }?;
+            let hot = hot_sizes(&wanted.hot_sizes, wanted.hot_size_count)?;
             let mut builder = ExtentCache::builder(builder).hot_sizes(hot.iter().copied());
-            builder = match wanted.auto_hot_sizes {
+            builder = choice!(wanted.auto_hot_sizes:
                 KVMEM_AUTO_HOT_SIZES_OFF => builder.auto_hot_sizes(false),
                 KVMEM_AUTO_HOT_SIZES_ON => builder.auto_hot_sizes(true),
                 KVMEM_AUTO_HOT_SIZES_AFTER_FIRST_FREE => builder.hot_sizes_after_first_free(),
-                other => {
-                    return Err(CallError::invalid(format_args!(
-                        "auto_hot_sizes is {other}: use KVMEM_AUTO_HOT_SIZES_OFF, \
-                         KVMEM_AUTO_HOT_SIZES_ON or KVMEM_AUTO_HOT_SIZES_AFTER_FIRST_FREE"
-                    )));
-                }
-            };
+            )?;
             if wanted.max_cached_bytes != u64::MAX {
                 builder = builder.max_cached_bytes(wanted.max_cached_bytes);
             }
@@ -222,8 +177,7 @@ pub unsafe extern "C" fn kvmem_offset_allocator_create(
         } else {
             Space::Plain(builder.build()?)
         };
-        made.put(kvmem_offset_allocator::table().insert(space)?);
-        Ok(())
+        made.insert(space)
     })
 }
 
@@ -231,15 +185,14 @@ pub unsafe extern "C" fn kvmem_offset_allocator_create(
 /// KVMEM_ERR_TOO_LARGE, KVMEM_ERR_ZERO_SIZE or KVMEM_ERR_TOO_MANY_RANGES.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_allocate(
-    allocator: *const kvmem_offset_allocator,
+    allocator: Handle<kvmem_offset_allocator>,
     bytes: u64,
-    out_allocation: *mut kvmem_allocation,
+    out_allocation: Out<kvmem_allocation>,
 ) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
-    let Some(space) = kvmem_offset_allocator::table().find(&promise, allocator) else {
-        // SAFETY: promise 2 of the C caller.
-        return unsafe { no_allocator(allocator) };
+    let Some(space) = kvmem_offset_allocator::table().find(&promise, allocator.pointer()) else {
+        return no_allocator(&allocator);
     };
     // Checked first, because a full space answers most requests here. A size of 0 wraps around to
     // the largest number.
@@ -250,18 +203,13 @@ pub unsafe extern "C" fn kvmem_offset_allocator_allocate(
     if bytes.wrapping_sub(1) >= longest && !out_allocation.is_null() {
         return fail_allocation(space, bytes, longest);
     }
-    // SAFETY: promise 1 of the C caller, for `out_allocation`.
-    unsafe { allocate(space, allocator, bytes, out_allocation) }
+    allocate(space, allocator, bytes, out_allocation)
 }
 
-/// # Safety
-/// Promise 2 of the C caller.
 #[cold]
 #[inline(never)]
-unsafe fn no_allocator(allocator: *const kvmem_offset_allocator) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller, which this function's caller has.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |_| Ok(()))
+fn no_allocator(allocator: &Handle<kvmem_offset_allocator>) -> kvmem_status {
+    allocator.on(|_| Ok(()))
 }
 
 /// Not inlined, so requests that succeed save no registers for it.
@@ -271,19 +219,15 @@ fn fail_allocation(space: &Space, bytes: u64, longest: u64) -> kvmem_status {
 }
 
 /// Not inlined, so requests that fail early save no registers for it.
-///
-/// # Safety
-/// Promise 1 of the C caller for `out_allocation`.
 #[inline(never)]
-unsafe fn allocate(
+fn allocate(
     space: &Space,
-    allocator: *const kvmem_offset_allocator,
+    allocator: Handle<kvmem_offset_allocator>,
     bytes: u64,
-    out_allocation: *mut kvmem_allocation,
+    out_allocation: Out<kvmem_allocation>,
 ) -> kvmem_status {
-    guard_for(allocator, || {
-        // SAFETY: promise 1 of the C caller, for `out_allocation`.
-        let place = unsafe { out(out_allocation, "out_allocation") }?;
+    guard_for(allocator.pointer(), || {
+        let place = out_allocation.get("out_allocation")?;
         place.put(either!(space, space => space.allocate_raw(bytes))?.into());
         Ok(())
     })
@@ -292,16 +236,13 @@ unsafe fn allocate(
 /// Allocates `bytes` bytes at a multiple of `align`, a power of two.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_allocate_aligned(
-    allocator: *const kvmem_offset_allocator,
+    allocator: Handle<kvmem_offset_allocator>,
     bytes: u64,
     align: u64,
-    out_allocation: *mut kvmem_allocation,
+    out_allocation: Out<kvmem_allocation>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| {
-        // SAFETY: promise 1 of the C caller, for `out_allocation`.
-        let place = unsafe { out(out_allocation, "out_allocation") }?;
+    allocator.on(|space| {
+        let place = out_allocation.get("out_allocation")?;
         place.put(either!(space, space => space.allocate_aligned_raw(bytes, align))?.into());
         Ok(())
     })
@@ -311,17 +252,13 @@ pub unsafe extern "C" fn kvmem_offset_allocator_allocate_aligned(
 /// O(count).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_allocate_batch(
-    allocator: *const kvmem_offset_allocator,
+    allocator: Handle<kvmem_offset_allocator>,
     bytes: u64,
     count: u64,
-    out_allocations: *mut kvmem_allocation,
+    out_allocations: Out<kvmem_allocation>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| {
-        if out_allocations.is_null() {
-            return Err(CallError::Null("out_allocations"));
-        }
+    allocator.on(|space| {
+        out_allocations.get("out_allocations")?;
         let count = ranges(count)?;
         let all = raw_all(space, |space| match space {
             Space::Plain(space) => Ok(AllocatedRanges::Plain(space.allocate_batch(bytes, count)?)),
@@ -329,11 +266,8 @@ pub unsafe extern "C" fn kvmem_offset_allocator_allocate_batch(
                 Ok(AllocatedRanges::Cached(space.allocate_batch(bytes, count)?))
             }
         })?;
-        // SAFETY: promise 1 of the C caller: `out_allocations`, which is not NULL, is aligned and
-        // has room for `count` elements, and `all` has `count`. `all` is new, so the two do not
-        // overlap.
-        unsafe { out_allocations.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
-        Ok(())
+        // SAFETY: `out_allocations` has room for `count` elements, and `all` has `count`.
+        unsafe { out_allocations.put_all("out_allocations", &all) }
     })
 }
 
@@ -342,20 +276,15 @@ pub unsafe extern "C" fn kvmem_offset_allocator_allocate_batch(
 /// of ranges.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_allocate_scattered(
-    allocator: *const kvmem_offset_allocator,
+    allocator: Handle<kvmem_offset_allocator>,
     total_bytes: u64,
     max_ranges: u64,
-    out_allocations: *mut kvmem_allocation,
-    out_count: *mut u64,
+    out_allocations: Out<kvmem_allocation>,
+    out_count: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| {
-        // SAFETY: promise 1 of the C caller, for `out_count`.
-        let count = unsafe { out(out_count, "out_count") }?;
-        if out_allocations.is_null() {
-            return Err(CallError::Null("out_allocations"));
-        }
+    allocator.on(|space| {
+        let count = out_count.get("out_count")?;
+        out_allocations.get("out_allocations")?;
         let max_ranges = size(max_ranges);
         let all = raw_all(space, |space| match space {
             Space::Plain(space) => {
@@ -365,10 +294,8 @@ pub unsafe extern "C" fn kvmem_offset_allocator_allocate_scattered(
                 Ok(AllocatedRanges::Cached(space.allocate_scattered(total_bytes, max_ranges)?))
             }
         })?;
-        // SAFETY: promise 1 of the C caller: `out_allocations`, which is not NULL, is aligned and
-        // has room for `max_ranges` elements, and `all` has no more. `all` is new, so the two do
-        // not overlap.
-        unsafe { out_allocations.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
+        // SAFETY: `out_allocations` has room for `max_ranges` elements, and `all` has no more.
+        unsafe { out_allocations.put_all("out_allocations", &all) }?;
         count.put(all.len() as u64);
         Ok(())
     })
@@ -416,14 +343,11 @@ fn raw_all(
 /// members of `allocation`, and writes nothing to it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_free(
-    allocator: *const kvmem_offset_allocator,
-    allocation: *const kvmem_allocation,
+    allocator: Handle<kvmem_offset_allocator>,
+    allocation: In<kvmem_allocation>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| {
-        // SAFETY: promise 1 of the C caller, for `allocation`.
-        let allocation = unsafe { read(allocation, "allocation") }?;
+    allocator.on(|space| {
+        let allocation = allocation.get("allocation")?;
         either!(space, space => space.free_raw(allocation.handle()))?;
         Ok(())
     })
@@ -433,16 +357,13 @@ pub unsafe extern "C" fn kvmem_offset_allocator_free(
 /// them. `out_freed` (may be NULL) receives how many were freed, in either case.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_free_batch(
-    allocator: *const kvmem_offset_allocator,
-    allocations: *const kvmem_allocation,
+    allocator: Handle<kvmem_offset_allocator>,
+    allocations: In<kvmem_allocation>,
     count: u64,
-    out_freed: *mut u64,
+    out_freed: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| {
-        // SAFETY: promise 1 of the C caller, for `allocations`.
-        let all = unsafe { list(allocations, count, "allocations") }?;
+    allocator.on(|space| {
+        let all = allocations.list(count, "allocations")?;
         let (mut freed, mut first) = (0, Ok(()));
         for one in all {
             match either!(space, space => space.free_raw(one.handle())) {
@@ -450,10 +371,7 @@ pub unsafe extern "C" fn kvmem_offset_allocator_free_batch(
                 Err(error) => first = first.and(Err(error)),
             }
         }
-        // SAFETY: promise 1 of the C caller, for `out_freed`.
-        if let Ok(count) = unsafe { out(out_freed, "") } {
-            count.put(freed);
-        }
+        out_freed.put_if_wanted(freed);
         Ok(first?)
     })
 }
@@ -462,19 +380,14 @@ pub unsafe extern "C" fn kvmem_offset_allocator_free_batch(
 /// its first three members.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_resolve(
-    allocator: *const kvmem_offset_allocator,
-    allocation: *const kvmem_allocation,
-    out_offset: *mut u64,
-    out_bytes: *mut u64,
+    allocator: Handle<kvmem_offset_allocator>,
+    allocation: In<kvmem_allocation>,
+    out_offset: Out<u64>,
+    out_bytes: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| {
-        // SAFETY: promise 1 of the C caller, for `allocation`.
-        let allocation = unsafe { read(allocation, "allocation") }?;
-        // SAFETY: promise 1 of the C caller, for `out_offset` and `out_bytes`.
-        let (offset, bytes) =
-            unsafe { (out(out_offset, "out_offset")?, out(out_bytes, "out_bytes")?) };
+    allocator.on(|space| {
+        let allocation = allocation.get("allocation")?;
+        let (offset, bytes) = (out_offset.get("out_offset")?, out_bytes.get("out_bytes")?);
         let range = either!(space, space => space.resolve_raw(allocation.handle()))?;
         offset.put(range.start);
         bytes.put(range.end - range.start);
@@ -487,15 +400,12 @@ pub unsafe extern "C" fn kvmem_offset_allocator_resolve(
 /// program has lost. O(1). KVMEM_ERR_NOT_FOUND if the slot has none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_allocation_at(
-    allocator: *const kvmem_offset_allocator,
+    allocator: Handle<kvmem_offset_allocator>,
     slot: u32,
-    out_allocation: *mut kvmem_allocation,
+    out_allocation: Out<kvmem_allocation>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| {
-        // SAFETY: promise 1 of the C caller, for `out_allocation`.
-        let found = unsafe { out(out_allocation, "out_allocation") }?;
+    allocator.on(|space| {
+        let found = out_allocation.get("out_allocation")?;
         let none = || {
             CallError::new(KVMEM_ERR_NOT_FOUND, format_args!("slot {slot} has no live allocation"))
         };
@@ -509,18 +419,15 @@ pub unsafe extern "C" fn kvmem_offset_allocator_allocation_at(
 /// next call may find more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_allocations(
-    allocator: *const kvmem_offset_allocator,
-    out_allocations: *mut kvmem_allocation,
+    allocator: Handle<kvmem_offset_allocator>,
+    out_allocations: Out<kvmem_allocation>,
     capacity: u64,
-    out_count: *mut u64,
+    out_count: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| {
+    allocator.on(|space| {
         let all = either!(space, space => space.raw_allocations());
         let all: Vec<kvmem_allocation> = all.into_iter().map(kvmem_allocation::from).collect();
-        // SAFETY: promise 1 of the C caller, for `out_allocations` and `out_count`.
-        unsafe { write_list(&all, out_allocations, capacity, out_count) }
+        out_allocations.write_list(&all, capacity, &out_count)
     })
 }
 
@@ -528,21 +435,15 @@ pub unsafe extern "C" fn kvmem_offset_allocator_allocations(
 /// new length to `allocation`. O(1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_shrink(
-    allocator: *const kvmem_offset_allocator,
-    allocation: *mut kvmem_allocation,
+    allocator: Handle<kvmem_offset_allocator>,
+    allocation: Out<kvmem_allocation>,
     new_bytes: u64,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| {
-        // SAFETY: promise 1 of the C caller, for `allocation`.
-        let mut resized = *unsafe { read(allocation, "allocation") }?;
+    allocator.on(|space| {
+        let mut resized = allocation.read("allocation")?;
         either!(space, space => space.shrink_raw(resized.handle(), new_bytes))?;
         resized.bytes = new_bytes;
-        // SAFETY: promise 1 of the C caller, for `allocation`.
-        let place = unsafe { out(allocation, "allocation") }?;
-        place.put(resized);
-        Ok(())
+        allocation.put("allocation", resized)
     })
 }
 
@@ -551,45 +452,35 @@ pub unsafe extern "C" fn kvmem_offset_allocator_shrink(
 /// bytes are not free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_extend(
-    allocator: *const kvmem_offset_allocator,
-    allocation: *mut kvmem_allocation,
+    allocator: Handle<kvmem_offset_allocator>,
+    allocation: Out<kvmem_allocation>,
     new_bytes: u64,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| {
-        // SAFETY: promise 1 of the C caller, for `allocation`.
-        let mut resized = *unsafe { read(allocation, "allocation") }?;
+    allocator.on(|space| {
+        let mut resized = allocation.read("allocation")?;
         either!(space, space => space.extend_raw(resized.handle(), new_bytes))?;
         resized.bytes = new_bytes;
-        // SAFETY: promise 1 of the C caller, for `allocation`.
-        let place = unsafe { out(allocation, "allocation") }?;
-        place.put(resized);
-        Ok(())
+        allocation.put("allocation", resized)
     })
 }
 
 /// Raises the capacity of the space to `capacity_bytes`. O(1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_grow_to(
-    allocator: *const kvmem_offset_allocator,
+    allocator: Handle<kvmem_offset_allocator>,
     capacity_bytes: u64,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| Ok(either!(space, space => space.grow_to(capacity_bytes))?))
+    allocator.on(|space| Ok(either!(space, space => space.grow_to(capacity_bytes))?))
 }
 
 /// Lowers the capacity of the space to `capacity_bytes`. KVMEM_ERR_IN_USE if an allocation lies
 /// behind the new end.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_shrink_to(
-    allocator: *const kvmem_offset_allocator,
+    allocator: Handle<kvmem_offset_allocator>,
     capacity_bytes: u64,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| Ok(either!(space, space => space.shrink_to(capacity_bytes))?))
+    allocator.on(|space| Ok(either!(space, space => space.shrink_to(capacity_bytes))?))
 }
 
 /// Metrics of a space. Ranges in magazines count as free.
@@ -633,34 +524,24 @@ impl kvmem_metrics {
 /// Reads the metrics. O(1); with magazines O(threads).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_get_metrics(
-    allocator: *const kvmem_offset_allocator,
-    out_metrics: *mut kvmem_metrics,
+    allocator: Handle<kvmem_offset_allocator>,
+    out_metrics: Out<kvmem_metrics>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| {
-        // SAFETY: promise 1 of the C caller, for `out_metrics`.
-        let figures = unsafe { out(out_metrics, "out_metrics") }?;
-        figures
-            .put(either!(space, space => kvmem_metrics::new(&space.metrics(), space.boundary())));
-        Ok(())
+    allocator.on(|space| {
+        let metrics =
+            either!(space, space => kvmem_metrics::new(&space.metrics(), space.boundary()));
+        out_metrics.put("out_metrics", metrics)
     })
 }
 
 /// Returns an upper bound of the longest range that can be allocated now. Takes no lock.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_largest_free_hint(
-    allocator: *const kvmem_offset_allocator,
-    out_bytes: *mut u64,
+    allocator: Handle<kvmem_offset_allocator>,
+    out_bytes: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| {
-        // SAFETY: promise 1 of the C caller, for `out_bytes`.
-        let place = unsafe { out(out_bytes, "out_bytes") }?;
-        place.put(either!(space, space => space.largest_free_hint()));
-        Ok(())
-    })
+    allocator
+        .on(|space| out_bytes.put("out_bytes", either!(space, space => space.largest_free_hint())))
 }
 
 /// Returns the addresses of two numbers that tell without a call that a request must fail: if the
@@ -670,18 +551,15 @@ pub unsafe extern "C" fn kvmem_offset_allocator_largest_free_hint(
 /// threads write the numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_largest_free_address(
-    allocator: *const kvmem_offset_allocator,
-    out_largest_free: *mut *const u64,
-    out_epoch: *mut *const u32,
+    allocator: Handle<kvmem_offset_allocator>,
+    out_largest_free: Out<*const u64>,
+    out_epoch: Out<*const u32>,
 ) -> kvmem_status {
     /// Of spaces without magazines.
     static EVEN: u32 = 0;
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| {
-        // SAFETY: promise 1 of the C caller, for `out_largest_free` and `out_epoch`.
-        let (largest_free, epoch) =
-            unsafe { (out(out_largest_free, "out_largest_free")?, out(out_epoch, "out_epoch")?) };
+    allocator.on(|space| {
+        let largest_free = out_largest_free.get("out_largest_free")?;
+        let epoch = out_epoch.get("out_epoch")?;
         let (longest, changes) = match space {
             Space::Plain(space) => (space.largest_free_address(), ptr::from_ref(&EVEN)),
             Space::Cached(space) => space.early_failure_addresses(),
@@ -718,14 +596,11 @@ fn with_magazines(number: u32) -> Option<u32> {
 /// Returns the numbers of a space.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_space(
-    allocator: *const kvmem_offset_allocator,
-    out_space: *mut kvmem_space,
+    allocator: Handle<kvmem_offset_allocator>,
+    out_space: Out<kvmem_space>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| {
-        // SAFETY: promise 1 of the C caller, for `out_space`.
-        let place = unsafe { out(out_space, "out_space") }?;
+    allocator.on(|space| {
+        let place = out_space.get("out_space")?;
         let (allocator, number) = match space {
             Space::Plain(space) => {
                 let SpaceRef { number, id } = space.space_ref();
@@ -833,18 +708,15 @@ impl From<&kvmem::offset::BinReport> for kvmem_bin {
 /// kvmem_registration_chunks; there are fewer than about 2000 bins.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_bins(
-    allocator: *const kvmem_offset_allocator,
-    out_bins: *mut kvmem_bin,
+    allocator: Handle<kvmem_offset_allocator>,
+    out_bins: Out<kvmem_bin>,
     capacity: u64,
-    out_count: *mut u64,
+    out_count: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| {
+    allocator.on(|space| {
         let bins = either!(space, space => space.bins());
         let bins: Vec<kvmem_bin> = bins.iter().map(kvmem_bin::from).collect();
-        // SAFETY: promise 1 of the C caller, for `out_bins` and `out_count`.
-        unsafe { write_list(&bins, out_bins, capacity, out_count) }
+        out_bins.write_list(&bins, capacity, &out_count)
     })
 }
 
@@ -891,14 +763,12 @@ impl kvmem_map_range {
 /// threads allocate, the next call may find more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_map(
-    allocator: *const kvmem_offset_allocator,
-    out_ranges: *mut kvmem_map_range,
+    allocator: Handle<kvmem_offset_allocator>,
+    out_ranges: Out<kvmem_map_range>,
     capacity: u64,
-    out_count: *mut u64,
+    out_count: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| {
+    allocator.on(|space| {
         let map = match space {
             Space::Cached(space) => kvmem_map_range::of_extents(&space.map()),
             Space::Plain(space) => {
@@ -911,8 +781,7 @@ pub unsafe extern "C" fn kvmem_offset_allocator_map(
                 space.map().iter().map(range).collect()
             }
         };
-        // SAFETY: promise 1 of the C caller, for `out_ranges` and `out_count`.
-        unsafe { write_list(&map, out_ranges, capacity, out_count) }
+        out_ranges.write_list(&map, capacity, &out_count)
     })
 }
 
@@ -920,11 +789,9 @@ pub unsafe extern "C" fn kvmem_offset_allocator_map(
 /// magazines.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_trim(
-    allocator: *const kvmem_offset_allocator,
+    allocator: Handle<kvmem_offset_allocator>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| {
+    allocator.on(|space| {
         if let Space::Cached(space) = space {
             space.trim();
         }
@@ -936,24 +803,20 @@ pub unsafe extern "C" fn kvmem_offset_allocator_trim(
 /// this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_check(
-    allocator: *const kvmem_offset_allocator,
+    allocator: Handle<kvmem_offset_allocator>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| Ok(either!(space, space => space.check())?))
+    allocator.on(|space| Ok(either!(space, space => space.check())?))
 }
 
 /// Writes the metrics as text, for logs. `buffer` as for kvmem_region_report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_report(
-    allocator: *const kvmem_offset_allocator,
-    buffer: *mut c_char,
+    allocator: Handle<kvmem_offset_allocator>,
+    buffer: Out<c_char>,
     capacity: u64,
-    out_needed: *mut u64,
+    out_needed: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |space| {
+    allocator.on(|space| {
         let m = either!(space, space => space.metrics());
         let text = format!(
             "{} of {} bytes in use by {} allocations; {} bytes free in {} ranges, the longest {}; \
@@ -966,8 +829,7 @@ pub unsafe extern "C" fn kvmem_offset_allocator_report(
             m.largest_free,
             m.metadata_bytes
         );
-        // SAFETY: promise 1 of the C caller, for `buffer` and `out_needed`.
-        unsafe { write_text(&text, buffer, capacity, out_needed) }
+        buffer.write_text(&text, capacity, &out_needed)
     })
 }
 
@@ -975,9 +837,7 @@ pub unsafe extern "C" fn kvmem_offset_allocator_report(
 /// KVMEM_ERR_BAD_HANDLE and is harmless.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_destroy(
-    allocator: *mut kvmem_offset_allocator,
+    allocator: Owned<kvmem_offset_allocator>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let mut promise = unsafe { ObjectPromise::of_caller() };
-    destroy(&mut promise, allocator)
+    allocator.destroy()
 }

@@ -4,13 +4,13 @@
 //! defaults. Additional members of a newer structure must be zero; otherwise the program requests
 //! something that this library does not support. New members are therefore only added at the end.
 
+use std::ffi::c_char;
 use std::mem::MaybeUninit;
 
 use kvmem::arena::{Backing, Ladder, Numa, Populate};
-use kvmem::pool::InitOn;
 use kvmem::register::Policy;
 
-use crate::call;
+use crate::argument::{In, Out};
 use crate::error::CallError;
 
 /// An options structure. All bit patterns are valid, there is no padding, and the first member is
@@ -23,21 +23,84 @@ pub(crate) unsafe trait Options: Copy {
     fn defaults() -> Self;
 }
 
+/// Makes an options structure of a table: the meaning, name, type and default of each member. Also
+/// makes the function that fills in the defaults.
+///
+/// cbindgen does not see them: the test that writes `kvmem.h` reads the table as text.
+macro_rules! options {
+    (
+        $(#[$about:meta])*
+        $options:ident: $init:ident;
+        $($(#[$doc:meta])* $member:ident: $type:ty = $default:expr,)*
+    ) => {
+        $(#[$about])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug)]
+        pub struct $options {
+            /// Size of this structure in bytes, as the program knows it.
+            pub struct_size: u64,
+            $($(#[$doc])* pub $member: $type,)*
+        }
+
+        // There is no padding.
+        const _: () = assert!(size_of::<$options>() == size_of::<u64>() $(+ size_of::<$type>())*);
+
+        // SAFETY: `Options` requires a `u64` size first, which is above, no padding, which the
+        // assertion proves, and that all bits are valid: the tables name numbers, pointers and
+        // optional functions alone.
+        unsafe impl crate::options::Options for $options {
+            fn defaults() -> Self {
+                $options { struct_size: size_of::<Self>() as u64, $($member: $default,)* }
+            }
+        }
+
+        /// Fills in the defaults. `struct_size` is `sizeof *options`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $init(
+            options: crate::argument::Out<$options>,
+            struct_size: u64,
+        ) -> crate::status::kvmem_status {
+            crate::call::guard(|| crate::options::init(&options, struct_size))
+        }
+    };
+}
+pub(crate) use options;
+
+/// Converts the number of a choice, or returns an error that names the choices.
+macro_rules! choice {
+    ($of:ident $(.$member:ident)?: $($constant:ident => $value:expr),+ $(,)?) => {
+        match $of $(.$member)? {
+            $($constant => Ok($value),)+
+            other => Err(crate::options::no_choice(
+                other,
+                stringify!($of $(.$member)?),
+                &[$(stringify!($constant)),+],
+            )),
+        }
+    };
+}
+pub(crate) use choice;
+
+/// Makes the error of a member that is none of the choices.
+#[cold]
+pub(crate) fn no_choice(value: u32, member: &str, choices: &[&str]) -> CallError {
+    let (last, others) = choices.split_last().expect("a choice has constants");
+    let (others, member) =
+        (others.join(", "), member.rsplit('.').next().unwrap_or_default().trim());
+    CallError::invalid(format_args!("{member} is {value}: use {others} or {last}"))
+}
+
 /// The smallest size of an options structure.
 const MIN_STRUCT_SIZE: u64 = size_of::<u64>() as u64;
 
 /// Reads the program's options; NULL selects the defaults.
-///
-/// # Safety
-/// If the pointer is not NULL, it is aligned for a `u64`, as many bytes are initialized as the
-/// first member says, and no thread writes to them during the call.
-pub(crate) unsafe fn read<T: Options>(options: *const T) -> Result<T, CallError> {
-    let mut wanted = T::defaults();
+pub(crate) fn read<T: Options>(options: &In<T>) -> Result<T, CallError> {
+    let (mut wanted, options) = (T::defaults(), options.pointer());
     if options.is_null() {
         return Ok(wanted);
     }
-    // SAFETY: the pointer is not NULL, and the caller promises an aligned, initialized structure,
-    // which begins with a `u64`.
+    // SAFETY: the pointer is not NULL, and promise 1 of the C caller, which `In` carries, is that
+    // of an aligned, initialized structure, which begins with a `u64`.
     let said = unsafe { options.cast::<u64>().read() };
     let known = size_of::<T>() as u64;
     if !(MIN_STRUCT_SIZE..=1 << 16).contains(&said) {
@@ -48,7 +111,7 @@ pub(crate) unsafe fn read<T: Options>(options: *const T) -> Result<T, CallError>
     }
     let bytes = options.cast::<u8>();
     for at in known..said {
-        // SAFETY: `at` is less than `said`, and the caller promises that many initialized bytes.
+        // SAFETY: `at` is less than `said`, and the C caller promises that many initialized bytes.
         if unsafe { bytes.add(at as usize).read() } != 0 {
             return Err(CallError::invalid(format_args!(
                 "the options are for a newer kvmem: byte {at} is set, and this library knows \
@@ -56,7 +119,7 @@ pub(crate) unsafe fn read<T: Options>(options: *const T) -> Result<T, CallError>
             )));
         }
     }
-    // SAFETY: the number of bytes is at most `said`, which the caller promises to be initialized,
+    // SAFETY: the number of bytes is at most `said`, which the C caller promises to be initialized,
     // and at most the size of `wanted`, a local that overlaps nothing. All bit patterns of a `T`
     // are valid, as `Options` requires.
     unsafe {
@@ -69,12 +132,10 @@ pub(crate) unsafe fn read<T: Options>(options: *const T) -> Result<T, CallError>
     Ok(wanted)
 }
 
-/// Fills in the defaults, up to the size of the program's structure.
-///
-/// # Safety
-/// If the pointer is not NULL, `struct_size` bytes are writable, and no other thread accesses them
-/// during the call.
-pub(crate) unsafe fn init<T: Options>(options: *mut T, struct_size: u64) -> Result<(), CallError> {
+/// Fills in the defaults, up to the size of the program's structure: promise 1 of the C caller is
+/// that of `struct_size` writable bytes.
+pub(crate) fn init<T: Options>(options: &Out<T>, struct_size: u64) -> Result<(), CallError> {
+    let options = options.pointer();
     if options.is_null() {
         return Err(CallError::Null("options"));
     }
@@ -86,7 +147,7 @@ pub(crate) unsafe fn init<T: Options>(options: *mut T, struct_size: u64) -> Resu
     let mut defaults = MaybeUninit::new(T::defaults());
     let known = size_of::<T>();
     // SAFETY: the first member of a `T` is a `u64`, as `Options` requires, so the first write lies
-    // within the local. The pointer is not NULL, and the caller promises `struct_size` writable
+    // within the local. The pointer is not NULL, and the C caller promises `struct_size` writable
     // bytes. The copy is no longer than those, and no longer than the local, which has no padding
     // and overlaps nothing.
     unsafe {
@@ -143,27 +204,6 @@ pub(crate) fn flag(value: u32, name: &str) -> Result<bool, CallError> {
     }
 }
 
-pub(crate) fn backing(value: u32) -> Result<Backing, CallError> {
-    match value {
-        KVMEM_BACKING_PRIVATE => Ok(Backing::Private),
-        KVMEM_BACKING_SHARED => Ok(Backing::Shared),
-        other => Err(CallError::invalid(format_args!(
-            "backing is {other}: use KVMEM_BACKING_PRIVATE or KVMEM_BACKING_SHARED"
-        ))),
-    }
-}
-
-pub(crate) fn init_on(value: u32) -> Result<InitOn, CallError> {
-    match value {
-        KVMEM_INIT_ON_NEVER => Ok(InitOn::Never),
-        KVMEM_INIT_ON_ALLOC => Ok(InitOn::Alloc),
-        KVMEM_INIT_ON_FREE => Ok(InitOn::Free),
-        other => Err(CallError::invalid(format_args!(
-            "init_on is {other}: use KVMEM_INIT_ON_NEVER, KVMEM_INIT_ON_ALLOC or KVMEM_INIT_ON_FREE"
-        ))),
-    }
-}
-
 /// Checks a reserved member: it must be 0, so that a later version can give it a meaning.
 pub(crate) fn check_reserved(value: u32, name: &str) -> Result<(), CallError> {
     match value {
@@ -175,57 +215,54 @@ pub(crate) fn check_reserved(value: u32, name: &str) -> Result<(), CallError> {
     }
 }
 
+/// Checks the size of a structure of functions, which no version but this one has.
+pub(crate) fn check_struct_size<T>(said: u64) -> Result<(), CallError> {
+    let known = size_of::<T>() as u64;
+    if said == known {
+        return Ok(());
+    }
+    let name = std::any::type_name::<T>().rsplit("::").next().unwrap_or_default();
+    Err(CallError::invalid(format_args!(
+        "struct_size is {said}, and the structure has {known} bytes: set it to sizeof({name})"
+    )))
+}
+
 /// The largest number of NUMA nodes that Linux can be built for.
 const MAX_NODES: u64 = 1024;
 
 /// Borrows a list of NUMA nodes.
-///
-/// # Safety
-/// That of [`call::list`].
-pub(crate) unsafe fn numa_nodes<'a>(nodes: *const u32, count: u64) -> Result<&'a [u32], CallError> {
-    // SAFETY: the caller promises what `list` requires, of the same pointer and count.
-    unsafe { call::short_list(nodes, count, MAX_NODES, "numa_nodes") }
+pub(crate) fn numa_nodes(nodes: &In<u32>, count: u64) -> Result<&[u32], CallError> {
+    nodes.short_list(count, MAX_NODES, "numa_nodes")
 }
 
 /// The largest number of hot sizes of a space.
 const MAX_HOT_SIZES: u64 = 32;
 
 /// Borrows a list of hot sizes.
-///
-/// # Safety
-/// That of [`call::list`].
-pub(crate) unsafe fn hot_sizes<'a>(sizes: *const u64, count: u64) -> Result<&'a [u64], CallError> {
-    // SAFETY: the caller promises what `list` requires, of the same pointer and count.
-    unsafe { call::short_list(sizes, count, MAX_HOT_SIZES, "hot_sizes") }
+pub(crate) fn hot_sizes(sizes: &In<u64>, count: u64) -> Result<&[u64], CallError> {
+    sizes.short_list(count, MAX_HOT_SIZES, "hot_sizes")
 }
 
-/// Reads a NUMA policy.
-///
-/// # Safety
-/// That of [`call::list`].
-pub(crate) unsafe fn numa(policy: u32, nodes: *const u32, count: u64) -> Result<Numa, CallError> {
-    // SAFETY: the caller promises what `numa_nodes` requires, of the same pointer and count.
-    let nodes = unsafe { numa_nodes(nodes, count) }?.to_vec();
-    match policy {
-        KVMEM_NUMA_ANY => Ok(Numa::None),
-        KVMEM_NUMA_BIND => Ok(Numa::Bind(nodes)),
-        KVMEM_NUMA_INTERLEAVE => Ok(Numa::Interleave(nodes)),
-        other => Err(CallError::invalid(format_args!(
-            "numa_policy is {other}: use KVMEM_NUMA_ANY, KVMEM_NUMA_BIND or KVMEM_NUMA_INTERLEAVE"
-        ))),
-    }
+/// Converts a NUMA policy and its nodes.
+pub(crate) fn numa(numa_policy: u32, nodes: &[u32]) -> Result<Numa, CallError> {
+    choice!(numa_policy:
+        KVMEM_NUMA_ANY => Numa::None,
+        KVMEM_NUMA_BIND => Numa::Bind(nodes.to_vec()),
+        KVMEM_NUMA_INTERLEAVE => Numa::Interleave(nodes.to_vec()),
+    )
+}
+
+/// Converts a backing.
+pub(crate) fn backing(backing: u32) -> Result<Backing, CallError> {
+    choice!(backing:
+        KVMEM_BACKING_PRIVATE => Backing::Private,
+        KVMEM_BACKING_SHARED => Backing::Shared,
+    )
 }
 
 /// Parses kinds of pages; NULL is the default ladder.
-///
-/// # Safety
-/// That of [`call::text`].
-pub(crate) unsafe fn ladder(
-    pages: *const std::ffi::c_char,
-    strict: u32,
-) -> Result<Ladder, CallError> {
-    // SAFETY: the caller promises what `text` requires, of the same pointer.
-    let ladder = match unsafe { call::text(pages, "pages") }? {
+pub(crate) fn ladder(pages: &In<c_char>, strict: u32) -> Result<Ladder, CallError> {
+    let ladder = match pages.text("pages")? {
         None => Ladder::default(),
         Some(words) => words.parse().map_err(CallError::invalid)?,
     };
@@ -233,17 +270,12 @@ pub(crate) unsafe fn ladder(
 }
 
 /// Parses a registration policy; NULL is "auto".
-///
-/// # Safety
-/// That of [`call::text`].
-pub(crate) unsafe fn policy(policy: *const std::ffi::c_char) -> Result<Policy, CallError> {
-    // SAFETY: the caller promises what `text` requires, of the same pointer.
-    match unsafe { call::text(policy, "policy") }? {
-        None => Ok(Policy::Auto),
-        Some(words) => words.parse().map_err(|_| {
+pub(crate) fn policy(policy: &In<c_char>) -> Result<Policy, CallError> {
+    policy.text("policy")?.map_or(Ok(Policy::Auto), |words| {
+        words.parse().map_err(|_| {
             CallError::invalid(format_args!(
                 "policy is {words:?}: use auto, sequential, parallel or parallel:N"
             ))
-        }),
-    }
+        })
+    })
 }

@@ -9,15 +9,17 @@ use std::time::Duration;
 
 use kvmem::arena::ProgressOptions;
 use kvmem::offset::{RawAllocation, RawHandle};
-use kvmem::pool::{Pool, PoolBuilder, PoolSize};
+use kvmem::pool::{InitOn, Pool, PoolBuilder, PoolSize};
 
-use crate::call::{guard, on, out, ranges, report, size, some_text, write_list, write_text};
+use crate::argument::{Handle, In, Out, Owned};
+use crate::call::{guard, ranges, report, size};
 use crate::cancel::{kvmem_cancel, token};
 use crate::error::CallError;
 use crate::fork_lock::ForkLock;
 use crate::offset::{kvmem_bin, kvmem_map_range, kvmem_metrics, numbers};
 use crate::options::{
-    self, Options, backing, flag, hot_sizes, init_on, ladder, numa, policy, populate,
+    self, KVMEM_INIT_ON_ALLOC, KVMEM_INIT_ON_FREE, KVMEM_INIT_ON_NEVER, backing, choice, flag,
+    hot_sizes, ladder, numa, numa_nodes, options, policy, populate,
 };
 use crate::progress::{ProgressCallback, kvmem_progress_fn};
 use crate::promise::ObjectPromise;
@@ -54,159 +56,103 @@ pub struct kvmem_block {
     pub bytes: u64,
 }
 
-object!(kvmem_pool, PoolEntry, Pool);
+object!(kvmem_pool, PoolEntry);
 
-/// Options of a pool. Fill them in with kvmem_pool_options_init first.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvmem_pool_options {
-    /// Size of this structure in bytes, as the program knows it.
-    pub struct_size: u64,
+options! {
+    /// Options of a pool. Fill them in with kvmem_pool_options_init first.
+    kvmem_pool_options: kvmem_pool_options_init;
+
     /// Bytes that the pool can grow to; 0 (the default): its initial size.
-    pub max_bytes: u64,
+    max_bytes: u64 = 0,
     /// Kinds of pages to try, in order: "1G", "2M", "thp", "4k", separated by commas. NULL:
     /// "2M,thp,4k".
-    pub pages: *const c_char,
+    pages: In<c_char> = In::NULL,
     /// 1: fail if the first kind cannot provide all pages. Default 0.
-    pub strict: u32,
+    strict: u32 = 0,
     /// KVMEM_BACKING_PRIVATE (the default) or KVMEM_BACKING_SHARED, which other processes can
     /// attach.
-    pub backing: u32,
+    backing: u32 = options::KVMEM_BACKING_PRIVATE,
     /// KVMEM_NUMA_ANY (the default), KVMEM_NUMA_BIND or KVMEM_NUMA_INTERLEAVE.
-    pub numa_policy: u32,
+    numa_policy: u32 = options::KVMEM_NUMA_ANY,
     /// KVMEM_POPULATE_AUTO (the default), KVMEM_POPULATE_NONE (a first touch can then kill the
     /// process), or a number of threads.
-    pub populate: u32,
+    populate: u32 = options::KVMEM_POPULATE_AUTO,
     /// NUMA nodes, `numa_node_count` of them.
-    pub numa_nodes: *const u32,
+    numa_nodes: In<u32> = In::NULL,
     /// Number of NUMA nodes.
-    pub numa_node_count: u64,
+    numa_node_count: u64 = 0,
     /// 1: a page without access before and behind the pool. Default 0.
-    pub guard_pages: u32,
+    guard_pages: u32 = 0,
     /// 1: kvmem_pool_create returns as soon as the memory is mapped, and a thread populates and
     /// registers it part by part. Default 0.
-    pub in_background: u32,
+    in_background: u32 = 0,
     /// 1: parts that cannot be populated or registered are quarantined and reported. Default 0:
     /// the call fails instead.
-    pub quarantine: u32,
+    quarantine: u32 = 0,
     /// 1 (the default): sizes that are requested frequently become hot, and are served without a
     /// lock.
-    pub auto_hot_sizes: u32,
+    auto_hot_sizes: u32 = 1,
     /// Registrars for the whole pool; NULL (the default): none. The handle stays the caller's.
-    pub registrars: *const kvmem_registrars,
+    registrars: Handle<kvmem_registrars> = Handle::NULL,
     /// "auto", "sequential", "parallel" or "parallel:N". NULL: "auto".
-    pub policy: *const c_char,
+    policy: In<c_char> = In::NULL,
     /// Size limit of the parts. No block crosses the edge of a part. 0 (the default): the
     /// registrars' preferred size.
-    pub boundary_bytes: u64,
+    boundary_bytes: u64 = 0,
     /// Sizes in bytes that are hot from the start, `hot_size_count` of them, at most 32.
-    pub hot_sizes: *const u64,
+    hot_sizes: In<u64> = In::NULL,
     /// Number of hot sizes.
-    pub hot_size_count: u64,
+    hot_size_count: u64 = 0,
     /// Limits the bytes that all magazines together cache. UINT64_MAX (the default): 1/32 of the
     /// pool.
-    pub max_cached_bytes: u64,
+    max_cached_bytes: u64 = u64::MAX,
     /// Ends building early. Default NULL.
-    pub cancel: *const kvmem_cancel,
+    cancel: Handle<kvmem_cancel> = Handle::NULL,
     /// Receives the progress of populating and registering. With `in_background`, called as long
     /// as the pool lives. Default NULL.
-    pub progress: kvmem_progress_fn,
+    progress: kvmem_progress_fn = None,
     /// Passed to `progress`.
-    pub progress_user: *mut c_void,
+    progress_user: *mut c_void = std::ptr::null_mut(),
     /// 1, with KVMEM_BACKING_SHARED: seals the memory file with F_SEAL_FUTURE_WRITE (Linux 5.1),
     /// so only this pool can write to it. No other mapping can be made for writing, by any
     /// process or user, this process included. kvmem_pool_shrink_to fails. Default 0.
-    pub readers_only: u32,
+    readers_only: u32 = 0,
     /// KVMEM_INIT_ON_NEVER (the default), KVMEM_INIT_ON_ALLOC or KVMEM_INIT_ON_FREE: when the bytes
     /// of blocks are set to zero.
-    pub init_on: u32,
-}
-
-// SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
-// members are numbers, raw pointers and optional functions, of 8 bytes or in pairs of 4.
-unsafe impl Options for kvmem_pool_options {
-    fn defaults() -> Self {
-        kvmem_pool_options {
-            struct_size: size_of::<Self>() as u64,
-            max_bytes: 0,
-            pages: std::ptr::null(),
-            strict: 0,
-            backing: options::KVMEM_BACKING_PRIVATE,
-            numa_policy: options::KVMEM_NUMA_ANY,
-            populate: options::KVMEM_POPULATE_AUTO,
-            numa_nodes: std::ptr::null(),
-            numa_node_count: 0,
-            guard_pages: 0,
-            in_background: 0,
-            quarantine: 0,
-            auto_hot_sizes: 1,
-            registrars: std::ptr::null(),
-            policy: std::ptr::null(),
-            boundary_bytes: 0,
-            hot_sizes: std::ptr::null(),
-            hot_size_count: 0,
-            max_cached_bytes: u64::MAX,
-            cancel: std::ptr::null(),
-            progress: None,
-            progress_user: std::ptr::null_mut(),
-            readers_only: 0,
-            init_on: options::KVMEM_INIT_ON_NEVER,
-        }
-    }
-}
-
-/// Fills in the defaults. `struct_size` is `sizeof *options`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_pool_options_init(
-    options: *mut kvmem_pool_options,
-    struct_size: u64,
-) -> kvmem_status {
-    // SAFETY: promise 1 of the C caller, for `options`.
-    guard(|| unsafe { options::init(options, struct_size) })
+    init_on: u32 = options::KVMEM_INIT_ON_NEVER,
 }
 
 /// Parses a size such as "64GiB" or "512M" (powers of 1024), "64GB" (a power of 1000) or "4096".
 /// Fails with KVMEM_ERR_INVALID_ARGUMENT if the text is not a size from 1 byte to INT64_MAX; the
 /// error text says what is wrong.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_parse_size(
-    text: *const c_char,
-    out_bytes: *mut u64,
-) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_parse_size(text: In<c_char>, out_bytes: Out<u64>) -> kvmem_status {
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_bytes`.
-        let bytes = unsafe { out(out_bytes, "out_bytes") }?;
-        // SAFETY: promise 1 of the C caller, for `text`.
-        bytes.put(PoolSize::from(unsafe { some_text(text, "text") }?).bytes()? as u64);
+        let bytes = out_bytes.get("out_bytes")?;
+        bytes.put(PoolSize::from(text.some_text("text")?).bytes()? as u64);
         Ok(())
     })
 }
 
-/// # Safety
-/// Promise 1 of the C caller for the pointers in the options.
-unsafe fn builder(
+fn builder(
     promise: &ObjectPromise,
     bytes: u64,
     wanted: &kvmem_pool_options,
 ) -> Result<PoolBuilder, CallError> {
-    // SAFETY: promise 1 of the C caller for `pages`, `numa_nodes`, `policy` and `hot_sizes`, which
-    // this function's caller has.
-    let (ladder, numa, policy, hot) = unsafe {
-        (
-            ladder(wanted.pages, wanted.strict)?,
-            numa(wanted.numa_policy, wanted.numa_nodes, wanted.numa_node_count)?,
-            policy(wanted.policy)?,
-            hot_sizes(wanted.hot_sizes, wanted.hot_size_count)?,
-        )
-    };
+    let nodes = numa_nodes(&wanted.numa_nodes, wanted.numa_node_count)?;
+    let init_on = choice!(wanted.init_on:
+        KVMEM_INIT_ON_NEVER => InitOn::Never,
+        KVMEM_INIT_ON_ALLOC => InitOn::Alloc,
+        KVMEM_INIT_ON_FREE => InitOn::Free,
+    )?;
     let mut builder = Pool::builder(size(bytes))
-        .ladder(ladder)
-        .numa(numa)
-        .policy(policy)
-        .hot_sizes(hot.iter().copied())
+        .ladder(ladder(&wanted.pages, wanted.strict)?)
+        .numa(numa(wanted.numa_policy, nodes)?)
+        .policy(policy(&wanted.policy)?)
+        .hot_sizes(hot_sizes(&wanted.hot_sizes, wanted.hot_size_count)?.iter().copied())
         .backing(backing(wanted.backing)?)
         .populate(populate(wanted.populate))
-        .init_on(init_on(wanted.init_on)?)
+        .init_on(init_on)
         .readers_only(flag(wanted.readers_only, "readers_only")?)
         .guard_pages(flag(wanted.guard_pages, "guard_pages")?)
         .in_background(flag(wanted.in_background, "in_background")?)
@@ -216,8 +162,7 @@ unsafe fn builder(
         builder = builder.max_size(size(wanted.max_bytes));
     }
     if !wanted.registrars.is_null() {
-        let registrars = kvmem_registrars::table().get(promise, wanted.registrars)?;
-        builder = builder.registrars(registrars.all());
+        builder = builder.registrars(wanted.registrars.get(promise)?.all());
     }
     if wanted.boundary_bytes != 0 {
         builder = builder.boundary(wanted.boundary_bytes);
@@ -225,7 +170,7 @@ unsafe fn builder(
     if wanted.max_cached_bytes != u64::MAX {
         builder = builder.max_cached_bytes(wanted.max_cached_bytes);
     }
-    if let Some(cancel) = token(promise, wanted.cancel)? {
+    if let Some(cancel) = token(promise, &wanted.cancel)? {
         builder = builder.cancel(cancel);
     }
     if let Some(listener) = ProgressCallback::new(wanted.progress, wanted.progress_user) {
@@ -242,20 +187,15 @@ unsafe fn builder(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_create(
     bytes: u64,
-    options: *const kvmem_pool_options,
-    out_pool: *mut *mut kvmem_pool,
+    options: In<kvmem_pool_options>,
+    out_pool: Out<*mut kvmem_pool>,
 ) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_pool`.
-        let made = unsafe { out(out_pool, "out_pool") }?;
-        // SAFETY: promise 1 of the C caller, for `options` and the pointers in them.
-        let pool = unsafe { builder(&promise, bytes, &options::read(options)?) }?.build()?;
-        made.put(
-            kvmem_pool::table().insert(PoolEntry { pool, remaining_blocks: AtomicU64::new(0) })?,
-        );
-        Ok(())
+        let made = out_pool.get("out_pool")?;
+        let pool = builder(&promise, bytes, &options::read(&options)?)?.build()?;
+        made.insert(PoolEntry { pool, remaining_blocks: AtomicU64::new(0) })
     })
 }
 
@@ -284,16 +224,13 @@ pub(crate) fn block(pool: *mut kvmem_pool, of: &Pool, raw: RawAllocation) -> kvm
 /// A new block contains the bytes of an earlier block, or zeros: see `init_on` of the options.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_allocate(
-    pool: *mut kvmem_pool,
+    pool: Owned<kvmem_pool>,
     bytes: u64,
-    out_block: *mut kvmem_block,
+    out_block: Out<kvmem_block>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pool, |of| {
-        // SAFETY: promise 1 of the C caller, for `out_block`.
-        let place = unsafe { out(out_block, "out_block") }?;
-        place.put(block(pool, of, of.allocate_raw(size(bytes))?));
+    pool.on(|of| {
+        let place = out_block.get("out_block")?;
+        place.put(block(pool.pointer(), of, of.allocate_raw(size(bytes))?));
         Ok(())
     })
 }
@@ -318,18 +255,15 @@ fn to_c_blocks(
 /// O(1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_allocate_aligned(
-    pool: *mut kvmem_pool,
+    pool: Owned<kvmem_pool>,
     bytes: u64,
     align: u64,
-    out_block: *mut kvmem_block,
+    out_block: Out<kvmem_block>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pool, |of| {
-        // SAFETY: promise 1 of the C caller, for `out_block`.
-        let place = unsafe { out(out_block, "out_block") }?;
+    pool.on(|of| {
+        let place = out_block.get("out_block")?;
         let mut blocks =
-            to_c_blocks(pool, of, vec![of.allocate_aligned(size(bytes), size(align))?])?;
+            to_c_blocks(pool.pointer(), of, vec![of.allocate_aligned(size(bytes), size(align))?])?;
         if let Some(block) = blocks.pop() {
             place.put(block);
         }
@@ -341,24 +275,17 @@ pub unsafe extern "C" fn kvmem_pool_allocate_aligned(
 /// O(count).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_allocate_batch(
-    pool: *mut kvmem_pool,
+    pool: Owned<kvmem_pool>,
     bytes: u64,
     count: u64,
-    out_blocks: *mut kvmem_block,
+    out_blocks: Out<kvmem_block>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pool, |of| {
-        if out_blocks.is_null() {
-            return Err(CallError::Null("out_blocks"));
-        }
+    pool.on(|of| {
+        out_blocks.get("out_blocks")?;
         let count = ranges(count)?;
-        let all = to_c_blocks(pool, of, of.allocate_batch(size(bytes), count)?)?;
-        // SAFETY: promise 1 of the C caller: `out_blocks`, which is not NULL, is aligned and has
-        // room for `count` elements, and `all` has `count`. `all` is new, so the two do not
-        // overlap.
-        unsafe { out_blocks.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
-        Ok(())
+        let all = to_c_blocks(pool.pointer(), of, of.allocate_batch(size(bytes), count)?)?;
+        // SAFETY: `out_blocks` has room for `count` elements, and `all` has `count`.
+        unsafe { out_blocks.put_all("out_blocks", &all) }
     })
 }
 
@@ -366,26 +293,22 @@ pub unsafe extern "C" fn kvmem_pool_allocate_batch(
 /// `out_blocks` has room for `max_blocks`; `out_count` receives the number of blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_allocate_scattered(
-    pool: *mut kvmem_pool,
+    pool: Owned<kvmem_pool>,
     total_bytes: u64,
     max_blocks: u64,
-    out_blocks: *mut kvmem_block,
-    out_count: *mut u64,
+    out_blocks: Out<kvmem_block>,
+    out_count: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pool, |of| {
-        // SAFETY: promise 1 of the C caller, for `out_count`.
-        let count = unsafe { out(out_count, "out_count") }?;
-        if out_blocks.is_null() {
-            return Err(CallError::Null("out_blocks"));
-        }
-        let all =
-            to_c_blocks(pool, of, of.allocate_scattered(size(total_bytes), size(max_blocks))?)?;
-        // SAFETY: promise 1 of the C caller: `out_blocks`, which is not NULL, is aligned and has
-        // room for `max_blocks` elements, and `all` has no more. `all` is new, so the two do not
-        // overlap.
-        unsafe { out_blocks.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
+    pool.on(|of| {
+        let count = out_count.get("out_count")?;
+        out_blocks.get("out_blocks")?;
+        let all = to_c_blocks(
+            pool.pointer(),
+            of,
+            of.allocate_scattered(size(total_bytes), size(max_blocks))?,
+        )?;
+        // SAFETY: `out_blocks` has room for `max_blocks` elements, and `all` has no more.
+        unsafe { out_blocks.put_all("out_blocks", &all) }?;
         count.put(all.len() as u64);
         Ok(())
     })
@@ -420,14 +343,11 @@ pub struct kvmem_pool_info {
 /// Returns the current properties of a pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_get_info(
-    pool: *const kvmem_pool,
-    out_info: *mut kvmem_pool_info,
+    pool: Handle<kvmem_pool>,
+    out_info: Out<kvmem_pool_info>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pool, |pool| {
-        // SAFETY: promise 1 of the C caller, for `out_info`.
-        let info = unsafe { out(out_info, "out_info") }?;
+    pool.on(|pool| {
+        let info = out_info.get("out_info")?;
         let report = pool.report();
         info.put(kvmem_pool_info {
             data: pool.base().as_ptr().cast(),
@@ -449,51 +369,40 @@ pub unsafe extern "C" fn kvmem_pool_get_info(
 /// kvmem_region_report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_report(
-    pool: *const kvmem_pool,
+    pool: Handle<kvmem_pool>,
     format: u32,
-    buffer: *mut c_char,
+    buffer: Out<c_char>,
     capacity: u64,
-    out_needed: *mut u64,
+    out_needed: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pool, |pool| {
+    pool.on(|pool| {
         let text = report(format, &pool.report(), ToString::to_string)?;
-        // SAFETY: promise 1 of the C caller, for `buffer` and `out_needed`.
-        unsafe { write_text(&text, buffer, capacity, out_needed) }
+        buffer.write_text(&text, capacity, &out_needed)
     })
 }
 
 /// Reads the metrics of the ready part. Ranges in magazines count as free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_get_metrics(
-    pool: *const kvmem_pool,
-    out_metrics: *mut kvmem_metrics,
+    pool: Handle<kvmem_pool>,
+    out_metrics: Out<kvmem_metrics>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pool, |pool| {
-        // SAFETY: promise 1 of the C caller, for `out_metrics`.
-        let place = unsafe { out(out_metrics, "out_metrics") }?;
-        place.put(kvmem_metrics::new(&pool.metrics(), pool.boundary()));
-        Ok(())
+    pool.on(|pool| {
+        out_metrics.put("out_metrics", kvmem_metrics::new(&pool.metrics(), pool.boundary()))
     })
 }
 
 /// Lists the free ranges by size; see kvmem_offset_allocator_bins.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_bins(
-    pool: *const kvmem_pool,
-    out_bins: *mut kvmem_bin,
+    pool: Handle<kvmem_pool>,
+    out_bins: Out<kvmem_bin>,
     capacity: u64,
-    out_count: *mut u64,
+    out_count: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pool, |pool| {
+    pool.on(|pool| {
         let bins: Vec<kvmem_bin> = pool.bins().iter().map(kvmem_bin::from).collect();
-        // SAFETY: promise 1 of the C caller, for `out_bins` and `out_count`.
-        unsafe { write_list(&bins, out_bins, capacity, out_count) }
+        out_bins.write_list(&bins, capacity, &out_count)
     })
 }
 
@@ -501,17 +410,14 @@ pub unsafe extern "C" fn kvmem_pool_bins(
 /// or are quarantined appear as used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_map(
-    pool: *const kvmem_pool,
-    out_ranges: *mut kvmem_map_range,
+    pool: Handle<kvmem_pool>,
+    out_ranges: Out<kvmem_map_range>,
     capacity: u64,
-    out_count: *mut u64,
+    out_count: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pool, |pool| {
+    pool.on(|pool| {
         let map = kvmem_map_range::of_extents(&pool.map());
-        // SAFETY: promise 1 of the C caller, for `out_ranges` and `out_count`.
-        unsafe { write_list(&map, out_ranges, capacity, out_count) }
+        out_ranges.write_list(&map, capacity, &out_count)
     })
 }
 
@@ -519,28 +425,22 @@ pub unsafe extern "C" fn kvmem_pool_map(
 /// `out_ready_bytes` receives how many bytes are ready then. A timeout of 0 only asks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_wait_ready(
-    pool: *const kvmem_pool,
+    pool: Handle<kvmem_pool>,
     bytes: u64,
     timeout_ns: u64,
-    out_ready_bytes: *mut u64,
+    out_ready_bytes: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pool, |pool| {
-        // SAFETY: promise 1 of the C caller, for `out_ready_bytes`.
-        let ready = unsafe { out(out_ready_bytes, "out_ready_bytes") }?;
-        ready.put(pool.wait_ready(bytes, Duration::from_nanos(timeout_ns)));
-        Ok(())
+    pool.on(|pool| {
+        out_ready_bytes
+            .put("out_ready_bytes", pool.wait_ready(bytes, Duration::from_nanos(timeout_ns)))
     })
 }
 
 /// Grows the pool to at least `bytes` bytes, in whole parts, up to `max_bytes` of its options.
 /// Threads can allocate and free blocks meanwhile.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_pool_grow_to(pool: *const kvmem_pool, bytes: u64) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pool, |pool| Ok(pool.grow_to(bytes)?))
+pub unsafe extern "C" fn kvmem_pool_grow_to(pool: Handle<kvmem_pool>, bytes: u64) -> kvmem_status {
+    pool.on(|pool| Ok(pool.grow_to(bytes)?))
 }
 
 /// Shrinks the pool to the fewest whole parts with at least `bytes` bytes. The parts behind the new
@@ -548,28 +448,21 @@ pub unsafe extern "C" fn kvmem_pool_grow_to(pool: *const kvmem_pool, bytes: u64)
 /// `out_capacity_bytes` (may be NULL) receives the new length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_shrink_to(
-    pool: *const kvmem_pool,
+    pool: Handle<kvmem_pool>,
     bytes: u64,
-    out_capacity_bytes: *mut u64,
+    out_capacity_bytes: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pool, |pool| {
+    pool.on(|pool| {
         pool.shrink_to(bytes)?;
-        // SAFETY: promise 1 of the C caller, for `out_capacity_bytes`.
-        if let Ok(capacity) = unsafe { out(out_capacity_bytes, "") } {
-            capacity.put(pool.capacity());
-        }
+        out_capacity_bytes.put_if_wanted(pool.capacity());
         Ok(())
     })
 }
 
 /// Returns all ranges in magazines to the pool, where they coalesce.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_pool_trim(pool: *const kvmem_pool) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pool, |pool| {
+pub unsafe extern "C" fn kvmem_pool_trim(pool: Handle<kvmem_pool>) -> kvmem_status {
+    pool.on(|pool| {
         pool.trim();
         Ok(())
     })
@@ -578,10 +471,8 @@ pub unsafe extern "C" fn kvmem_pool_trim(pool: *const kvmem_pool) -> kvmem_statu
 /// Checks the numbered invariants of the metadata. KVMEM_ERR_CHECK_FAILED is a defect of this
 /// library.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_pool_check(pool: *const kvmem_pool) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pool, |pool| Ok(pool.check()?))
+pub unsafe extern "C" fn kvmem_pool_check(pool: Handle<kvmem_pool>) -> kvmem_status {
+    pool.on(|pool| Ok(pool.check()?))
 }
 
 /// Returns a descriptor of the pool's memory. Another process attaches the pool with it. Owned by
@@ -591,15 +482,12 @@ pub unsafe extern "C" fn kvmem_pool_check(pool: *const kvmem_pool) -> kvmem_stat
 /// only to blocks that it was lent. KVMEM_ERR_WRONG_BACKING if the memory is private.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_share(
-    pool: *const kvmem_pool,
+    pool: Handle<kvmem_pool>,
     read_only: u32,
-    out_fd: *mut c_int,
+    out_fd: Out<c_int>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pool, |pool| {
-        // SAFETY: promise 1 of the C caller, for `out_fd`.
-        let made = unsafe { out(out_fd, "out_fd") }?;
+    pool.on(|pool| {
+        let made = out_fd.get("out_fd")?;
         let fd = if flag(read_only, "read_only")? {
             pool.share_read_only()?
         } else {
@@ -619,18 +507,13 @@ pub unsafe extern "C" fn kvmem_pool_share(
 /// those mappings in bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_populate_aliases(
-    pool: *const kvmem_pool,
+    pool: Handle<kvmem_pool>,
     how: u32,
-    out_bytes: *mut u64,
+    out_bytes: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, pool, |pool| {
+    pool.on(|pool| {
         let bytes = pool.populate_aliases(populate(how), &ProgressOptions::new())?;
-        // SAFETY: promise 1 of the C caller, for `out_bytes`.
-        if let Ok(made) = unsafe { out(out_bytes, "") } {
-            made.put(bytes);
-        }
+        out_bytes.put_if_wanted(bytes);
         Ok(())
     })
 }
@@ -660,11 +543,11 @@ static CLOSED: ForkLock = ForkLock::new();
 /// caches. The memory is released with the last of them. No other call on the pool or its blocks
 /// may run meanwhile.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_pool_destroy(pool: *mut kvmem_pool) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_pool_destroy(pool: Owned<kvmem_pool>) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let mut promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        let table = kvmem_pool::table();
+        let (table, pool) = (kvmem_pool::table(), pool.pointer());
         if let Err(CallError::Forked(_)) = table.get(&promise, pool) {
             return table.drop_handle(&mut promise, pool);
         }

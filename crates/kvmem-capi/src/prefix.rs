@@ -5,7 +5,8 @@ use std::num::NonZeroUsize;
 
 use kvmem::cache::{PREFIX_KEY_BYTES, prefix_keys};
 
-use crate::call::{guard, list, out, size, write_list};
+use crate::argument::{In, Out};
+use crate::call::{guard, size};
 use crate::error::CallError;
 use crate::status::*;
 
@@ -35,35 +36,31 @@ pub struct kvmem_prefix_key {
 /// KVMEM_ERR_ZERO_SIZE: `block` is 0. O(count).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_prefix_keys(
-    tokens: *const i32,
+    tokens: In<i32>,
     count: u64,
     block: u64,
-    salt: *const c_void,
+    salt: In<c_void>,
     salt_bytes: u64,
-    out_keys: *mut kvmem_prefix_key,
+    out_keys: Out<kvmem_prefix_key>,
     capacity: u64,
-    out_count: *mut u64,
+    out_count: Out<u64>,
 ) -> kvmem_status {
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `tokens`.
-        let tokens = unsafe { list(tokens, count, "tokens") }?;
-        // SAFETY: promise 1 of the C caller, for `salt`.
-        let salt = unsafe { list(salt.cast::<u8>(), salt_bytes, "salt") }?;
+        let tokens = tokens.list(count, "tokens")?;
+        let salt = salt.bytes(salt_bytes, "salt")?;
         let block = NonZeroUsize::new(size(block)).ok_or_else(|| {
             let text = "block is 0: pass the number of tokens in a block";
             CallError::new(KVMEM_ERR_ZERO_SIZE, text)
         })?;
         let needed = (tokens.len() / block) as u64;
         if capacity < needed {
-            // SAFETY: promise 1 of the C caller, for `out_count`.
-            unsafe { out(out_count, "out_count") }?.put(needed);
+            out_count.get("out_count")?.put(needed);
             let is_question = out_keys.is_null() && capacity == 0;
             let error = CallError::BufferTooSmall { needed, given: capacity };
             return if is_question { Ok(()) } else { Err(error) };
         }
         let key = |bytes| kvmem_prefix_key { bytes };
         let keys: Vec<_> = prefix_keys(tokens, block, salt).into_iter().map(key).collect();
-        // SAFETY: promise 1 of the C caller, for `out_keys` and `out_count`.
-        unsafe { write_list(&keys, out_keys, capacity, out_count) }
+        out_keys.write_list(&keys, capacity, &out_count)
     })
 }

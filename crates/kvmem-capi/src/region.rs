@@ -9,15 +9,17 @@ use std::time::Duration;
 use kvmem::arena::preflight::{Machine, Requirements};
 use kvmem::arena::{ArenaError, Backing, PageSize, ProgressOptions, Region, RegionBuilder};
 
-use crate::call::{MAX_BYTES, destroy, guard, on, out, report, size, write_text};
+use crate::argument::{Handle, In, Out, Owned};
+use crate::call::{MAX_BYTES, guard, report, size};
 use crate::cancel::{kvmem_cancel, token};
 use crate::error::CallError;
 use crate::fork::ForkScope;
-use crate::options::{self, Options, backing, flag, ladder, numa, numa_nodes, populate};
+use crate::options::{self, backing, flag, ladder, numa, numa_nodes, options, populate};
 use crate::progress::{ProgressCallback, kvmem_progress_fn};
 use crate::promise::ObjectPromise;
 use crate::status::*;
-use crate::table::{Object, object};
+use crate::table::object;
+use crate::user_data::UserData;
 
 /// One contiguous range of memory (layer 1). Owned by the caller: kvmem_region_destroy. Objects
 /// made on it (a bump arena, a registration) keep the memory mapped as long as they live. Any
@@ -26,105 +28,57 @@ pub struct kvmem_region {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_region, Arc<Region>, Region, |region| ForkScope::IfMapped(
-    region.base().addr().get()
-));
+object!(kvmem_region, Arc<Region>, |region| ForkScope::IfMapped(region.base().addr().get()));
 
-/// Options of a region. Fill them in with kvmem_region_options_init first.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvmem_region_options {
-    /// Size of this structure in bytes, as the program knows it.
-    pub struct_size: u64,
+options! {
+    /// Options of a region. Fill them in with kvmem_region_options_init first.
+    kvmem_region_options: kvmem_region_options_init;
+
     /// Kinds of pages to try, in order: "1G", "2M", "thp", "4k", separated by commas. NULL:
     /// "2M,thp,4k".
-    pub pages: *const c_char,
+    pages: In<c_char> = In::NULL,
     /// 1: fail if the first kind cannot provide all pages. Default 0.
-    pub strict: u32,
+    strict: u32 = 0,
     /// KVMEM_BACKING_PRIVATE (the default) or KVMEM_BACKING_SHARED.
-    pub backing: u32,
+    backing: u32 = options::KVMEM_BACKING_PRIVATE,
     /// KVMEM_NUMA_ANY (the default), KVMEM_NUMA_BIND or KVMEM_NUMA_INTERLEAVE.
-    pub numa_policy: u32,
+    numa_policy: u32 = options::KVMEM_NUMA_ANY,
     /// KVMEM_POPULATE_NONE (the default), KVMEM_POPULATE_AUTO, or a number of threads.
-    pub populate: u32,
+    populate: u32 = options::KVMEM_POPULATE_NONE,
     /// NUMA nodes, `numa_node_count` of them.
-    pub numa_nodes: *const u32,
+    numa_nodes: In<u32> = In::NULL,
     /// Number of NUMA nodes.
-    pub numa_node_count: u64,
+    numa_node_count: u64 = 0,
     /// 1: a page without access before and behind the region. Default 0.
-    pub guard_pages: u32,
+    guard_pages: u32 = 0,
     /// 1 (the default): the region is not mapped in a forked child.
-    pub dont_fork: u32,
+    dont_fork: u32 = 1,
     /// 1 (the default): core dumps do not contain the region.
-    pub dont_dump: u32,
+    dont_dump: u32 = 1,
     /// 1, with KVMEM_BACKING_SHARED: seals the memory file with F_SEAL_FUTURE_WRITE (Linux 5.1),
     /// so only this region can write to it. No other mapping can be made for writing, by any
     /// process or user, this process included. kvmem_region_attach and
     /// kvmem_region_discard fail. Default 0.
-    pub readers_only: u32,
+    readers_only: u32 = 0,
     /// Receives the progress of populating. Default NULL.
-    pub progress: kvmem_progress_fn,
+    progress: kvmem_progress_fn = None,
     /// Passed to `progress`.
-    pub progress_user: *mut c_void,
+    progress_user: *mut c_void = std::ptr::null_mut(),
     /// Ends populating early. Default NULL.
-    pub cancel: *const kvmem_cancel,
+    cancel: Handle<kvmem_cancel> = Handle::NULL,
     /// Time budget for populating in nanoseconds; 0 (the default): no limit.
-    pub time_budget_ns: u64,
+    time_budget_ns: u64 = 0,
 }
 
-// SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
-// members are numbers, raw pointers and optional functions, of 8 bytes or in pairs of 4.
-unsafe impl Options for kvmem_region_options {
-    fn defaults() -> Self {
-        kvmem_region_options {
-            struct_size: size_of::<Self>() as u64,
-            pages: std::ptr::null(),
-            strict: 0,
-            backing: options::KVMEM_BACKING_PRIVATE,
-            numa_policy: options::KVMEM_NUMA_ANY,
-            populate: options::KVMEM_POPULATE_NONE,
-            numa_nodes: std::ptr::null(),
-            numa_node_count: 0,
-            guard_pages: 0,
-            dont_fork: 1,
-            dont_dump: 1,
-            readers_only: 0,
-            progress: None,
-            progress_user: std::ptr::null_mut(),
-            cancel: std::ptr::null(),
-            time_budget_ns: 0,
-        }
-    }
-}
-
-/// Fills in the defaults. `struct_size` is `sizeof *options`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_region_options_init(
-    options: *mut kvmem_region_options,
-    struct_size: u64,
-) -> kvmem_status {
-    // SAFETY: promise 1 of the C caller, for `options`.
-    guard(|| unsafe { options::init(options, struct_size) })
-}
-
-/// # Safety
-/// Promise 1 of the C caller for the pointers in the options.
-unsafe fn builder(
+fn builder(
     promise: &ObjectPromise,
     bytes: u64,
     wanted: &kvmem_region_options,
 ) -> Result<RegionBuilder, CallError> {
-    // SAFETY: promise 1 of the C caller for `pages` and `numa_nodes`, which this function's caller
-    // has.
-    let (ladder, numa) = unsafe {
-        (
-            ladder(wanted.pages, wanted.strict)?,
-            numa(wanted.numa_policy, wanted.numa_nodes, wanted.numa_node_count)?,
-        )
-    };
+    let nodes = numa_nodes(&wanted.numa_nodes, wanted.numa_node_count)?;
     let mut builder = Region::builder(size(bytes))
-        .ladder(ladder)
-        .numa(numa)
+        .ladder(ladder(&wanted.pages, wanted.strict)?)
+        .numa(numa(wanted.numa_policy, nodes)?)
         .backing(backing(wanted.backing)?)
         .populate(populate(wanted.populate))
         .readers_only(flag(wanted.readers_only, "readers_only")?)
@@ -134,7 +88,7 @@ unsafe fn builder(
     if let Some(listener) = ProgressCallback::new(wanted.progress, wanted.progress_user) {
         builder = builder.progress(move |progress| listener.populated(progress));
     }
-    if let Some(cancel) = token(promise, wanted.cancel)? {
+    if let Some(cancel) = token(promise, &wanted.cancel)? {
         builder = builder.cancel(cancel);
     }
     if wanted.time_budget_ns != 0 {
@@ -150,35 +104,25 @@ unsafe fn builder(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_preflight_report(
     bytes: u64,
-    options: *const kvmem_region_options,
-    out_fits: *mut u32,
+    options: In<kvmem_region_options>,
+    out_fits: Out<u32>,
     format: u32,
-    buffer: *mut c_char,
+    buffer: Out<c_char>,
     capacity: u64,
-    out_needed: *mut u64,
+    out_needed: Out<u64>,
 ) -> kvmem_status {
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `options`.
-        let wanted = unsafe { options::read(options) }?;
-        // SAFETY: promise 1 of the C caller, for `pages` and `numa_nodes` of the options.
-        let (ladder, nodes) = unsafe {
-            (
-                ladder(wanted.pages, wanted.strict)?,
-                numa_nodes(wanted.numa_nodes, wanted.numa_node_count)?,
-            )
-        };
+        let wanted = options::read(&options)?;
+        let nodes = numa_nodes(&wanted.numa_nodes, wanted.numa_node_count)?;
+        let ladder = ladder(&wanted.pages, wanted.strict)?;
         let requirements = Requirements::new(bytes, ladder).map_err(CallError::invalid)?;
         let requirements = requirements
             .shared(backing(wanted.backing)? == Backing::Shared)
             .nodes(nodes.iter().copied());
         let found = Machine::here().preflight(&requirements);
-        // SAFETY: promise 1 of the C caller, for `out_fits`.
-        if let Ok(fits) = unsafe { out(out_fits, "") } {
-            fits.put(u32::from(found.passes()));
-        }
+        out_fits.put_if_wanted(u32::from(found.passes()));
         let text = report(format, &found, ToString::to_string)?;
-        // SAFETY: promise 1 of the C caller, for `buffer` and `out_needed`.
-        unsafe { write_text(&text, buffer, capacity, out_needed) }
+        buffer.write_text(&text, capacity, &out_needed)
     })
 }
 
@@ -189,18 +133,15 @@ pub unsafe extern "C" fn kvmem_preflight_report(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_map(
     bytes: u64,
-    options: *const kvmem_region_options,
-    out_region: *mut *mut kvmem_region,
+    options: In<kvmem_region_options>,
+    out_region: Out<*mut kvmem_region>,
 ) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_region`.
-        let made = unsafe { out(out_region, "out_region") }?;
-        // SAFETY: promise 1 of the C caller, for `options` and the pointers in them.
-        let region = unsafe { builder(&promise, bytes, &options::read(options)?) }?.map()?;
-        made.put(kvmem_region::table().insert(Arc::new(region))?);
-        Ok(())
+        let made = out_region.get("out_region")?;
+        let region = builder(&promise, bytes, &options::read(&options)?)?.map()?;
+        made.insert(Arc::new(region))
     })
 }
 
@@ -211,15 +152,13 @@ pub unsafe extern "C" fn kvmem_region_map(
 pub unsafe extern "C" fn kvmem_region_attach(
     fd: c_int,
     expected_bytes: u64,
-    out_region: *mut *mut kvmem_region,
+    out_region: Out<*mut kvmem_region>,
 ) -> kvmem_status {
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_region`.
-        let made = unsafe { out(out_region, "out_region") }?;
+        let made = out_region.get("out_region")?;
         let expected = Some(size(expected_bytes)).filter(|bytes| *bytes != 0);
         let region = Region::attach(duplicate(fd)?, expected)?;
-        made.put(kvmem_region::table().insert(Arc::new(region))?);
-        Ok(())
+        made.insert(Arc::new(region))
     })
 }
 
@@ -240,27 +179,6 @@ pub(crate) fn duplicate(fd: c_int) -> Result<OwnedFd, CallError> {
     fd.try_clone_to_owned().map_err(|error| invalid(&error))
 }
 
-/// Releases memory of the caller: calls its function once, when no object uses the memory any more.
-struct ReleaseCallback {
-    release: Option<unsafe extern "C" fn(user: *mut c_void)>,
-    user: *mut c_void,
-}
-
-// SAFETY: promise 3 of the C caller: the function may run, with its user data, on any thread.
-unsafe impl Send for ReleaseCallback {}
-// SAFETY: a shared reference gives access to nothing: only `drop` uses the members.
-unsafe impl Sync for ReleaseCallback {}
-
-impl Drop for ReleaseCallback {
-    fn drop(&mut self) {
-        if let Some(release) = self.release {
-            // SAFETY: promise 3 of the C caller: the function has this type, and the user data are
-            // valid until it has run, which happens once, here.
-            unsafe { release(self.user) }
-        }
-    }
-}
-
 /// Makes a region over existing memory: a tensor's bytes, another library's buffer. `release` (may
 /// be NULL) is called once with `user`, by any thread, when no object uses the memory any more.
 /// Until then the bytes must stay mapped for reading and writing. If the call fails, `release` is
@@ -271,11 +189,10 @@ pub unsafe extern "C" fn kvmem_region_wrap(
     bytes: u64,
     release: Option<unsafe extern "C" fn(user: *mut c_void)>,
     user: *mut c_void,
-    out_region: *mut *mut kvmem_region,
+    out_region: Out<*mut kvmem_region>,
 ) -> kvmem_status {
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_region`.
-        let made = unsafe { out(out_region, "out_region") }?;
+        let made = out_region.get("out_region")?;
         let at = NonNull::new(data.cast::<u8>()).ok_or(CallError::Null("data"))?;
         let max =
             size(MAX_BYTES).min(isize::MAX as usize - at.addr().get().min(isize::MAX as usize));
@@ -285,23 +202,22 @@ pub unsafe extern "C" fn kvmem_region_wrap(
         if bytes > max as u64 {
             return Err(ArenaError::TooLarge { requested: size(bytes), max }.into());
         }
+        let owner = Arc::new(UserData::new(user, release));
         // SAFETY: promise 4 of the C caller: the bytes are one allocation, mapped for reading and
         // writing, and any thread may use them, until `release` runs; the last owner of the region
-        // drops the callback, which runs it. Rust code outside of the region has no reference to
+        // drops the user data, which runs it. Rust code outside of the region has no reference to
         // them. They do not wrap around: `bytes` was compared with the addresses above `at`.
-        let region =
-            unsafe { Region::from_raw(at, size(bytes), ReleaseCallback { release, user }) }?;
-        made.put(kvmem_region::table().insert(Arc::new(region))?);
+        let region = unsafe { Region::from_raw(at, size(bytes), Arc::clone(&owner)) }?;
+        made.insert(Arc::new(region))?;
+        owner.own();
         Ok(())
     })
 }
 
 /// Destroys a region. The memory is unmapped when no object that was made on it is left.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_region_destroy(region: *mut kvmem_region) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let mut promise = unsafe { ObjectPromise::of_caller() };
-    destroy(&mut promise, region)
+pub unsafe extern "C" fn kvmem_region_destroy(region: Owned<kvmem_region>) -> kvmem_status {
+    region.destroy()
 }
 
 /// Properties of a region, as measured when it was mapped.
@@ -335,29 +251,27 @@ pub struct kvmem_region_info {
 /// Returns the properties of a region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_get_info(
-    region: *const kvmem_region,
-    out_info: *mut kvmem_region_info,
+    region: Handle<kvmem_region>,
+    out_info: Out<kvmem_region_info>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, region, |region| {
+    region.on(|region| {
         let receipt = region.receipt();
-        // SAFETY: promise 1 of the C caller, for `out_info`.
-        let place = unsafe { out(out_info, "out_info") }?;
-        place.put(kvmem_region_info {
-            data: region.base().as_ptr().cast(),
-            bytes: region.len() as u64,
-            requested_bytes: receipt.requested_bytes as u64,
-            mapped_bytes: receipt.mapped_bytes as u64,
-            resident_bytes: receipt.resident_bytes(),
-            bytes_1g: receipt.bytes_on(PageSize::Huge1G) as u64,
-            bytes_2m: receipt.bytes_on(PageSize::Huge2M) as u64,
-            bytes_thp: receipt.bytes_on(PageSize::Thp) as u64,
-            bytes_base: receipt.bytes_on(PageSize::Base) as u64,
-            populate_seconds: receipt.seconds(),
-            threads: receipt.threads as u64,
-        });
-        Ok(())
+        out_info.put(
+            "out_info",
+            kvmem_region_info {
+                data: region.base().as_ptr().cast(),
+                bytes: region.len() as u64,
+                requested_bytes: receipt.requested_bytes as u64,
+                mapped_bytes: receipt.mapped_bytes as u64,
+                resident_bytes: receipt.resident_bytes(),
+                bytes_1g: receipt.bytes_on(PageSize::Huge1G) as u64,
+                bytes_2m: receipt.bytes_on(PageSize::Huge2M) as u64,
+                bytes_thp: receipt.bytes_on(PageSize::Thp) as u64,
+                bytes_base: receipt.bytes_on(PageSize::Base) as u64,
+                populate_seconds: receipt.seconds(),
+                threads: receipt.threads as u64,
+            },
+        )
     })
 }
 
@@ -369,18 +283,15 @@ pub unsafe extern "C" fn kvmem_region_get_info(
 /// `buffer` NULL and `capacity` 0 the call only asks for the size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_report(
-    region: *const kvmem_region,
+    region: Handle<kvmem_region>,
     format: u32,
-    buffer: *mut c_char,
+    buffer: Out<c_char>,
     capacity: u64,
-    out_needed: *mut u64,
+    out_needed: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, region, |region| {
+    region.on(|region| {
         let text = report(format, region.receipt(), ToString::to_string)?;
-        // SAFETY: promise 1 of the C caller, for `buffer` and `out_needed`.
-        unsafe { write_text(&text, buffer, capacity, out_needed) }
+        buffer.write_text(&text, capacity, &out_needed)
     })
 }
 
@@ -389,22 +300,22 @@ pub unsafe extern "C" fn kvmem_region_report(
 /// not after the call returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_populate(
-    region: *const kvmem_region,
+    region: Handle<kvmem_region>,
     offset: u64,
     bytes: u64,
     how: u32,
     progress: kvmem_progress_fn,
     user: *mut c_void,
-    cancel: *const kvmem_cancel,
+    cancel: Handle<kvmem_cancel>,
 ) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, region, |region| {
+    region.on(|region| {
         let mut watch = ProgressOptions::new();
         if let Some(listener) = ProgressCallback::new(progress, user) {
             watch = watch.progress(move |progress| listener.populated(progress));
         }
-        if let Some(cancel) = token(&promise, cancel)? {
+        if let Some(cancel) = token(&promise, &cancel)? {
             watch = watch.cancel(cancel);
         }
         region.populate(span(offset, bytes), populate(how), &watch)?;
@@ -419,18 +330,13 @@ pub unsafe extern "C" fn kvmem_region_populate(
 /// those mappings in bytes; 0 for private memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_populate_aliases(
-    region: *const kvmem_region,
+    region: Handle<kvmem_region>,
     how: u32,
-    out_bytes: *mut u64,
+    out_bytes: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, region, |region| {
+    region.on(|region| {
         let bytes = region.populate_aliases(populate(how), &ProgressOptions::new())?;
-        // SAFETY: promise 1 of the C caller, for `out_bytes`.
-        if let Ok(made) = unsafe { out(out_bytes, "") } {
-            made.put(bytes);
-        }
+        out_bytes.put_if_wanted(bytes);
         Ok(())
     })
 }
@@ -439,23 +345,17 @@ pub unsafe extern "C" fn kvmem_region_populate_aliases(
 /// that number. `out_error_bytes` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_residency(
-    region: *const kvmem_region,
+    region: Handle<kvmem_region>,
     offset: u64,
     bytes: u64,
-    out_resident_bytes: *mut u64,
-    out_error_bytes: *mut u64,
+    out_resident_bytes: Out<u64>,
+    out_error_bytes: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, region, |region| {
-        // SAFETY: promise 1 of the C caller, for `out_resident_bytes`.
-        let resident = unsafe { out(out_resident_bytes, "out_resident_bytes") }?;
+    region.on(|region| {
+        let resident = out_resident_bytes.get("out_resident_bytes")?;
         let found = region.residency(span(offset, bytes))?;
         resident.put(found.resident_bytes);
-        // SAFETY: promise 1 of the C caller, for `out_error_bytes`.
-        if let Ok(error) = unsafe { out(out_error_bytes, "") } {
-            error.put(found.error_bytes);
-        }
+        out_error_bytes.put_if_wanted(found.error_bytes);
         Ok(())
     })
 }
@@ -464,13 +364,11 @@ pub unsafe extern "C" fn kvmem_region_residency(
 /// numbers must be multiples of the page size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_discard(
-    region: *const kvmem_region,
+    region: Handle<kvmem_region>,
     offset: u64,
     bytes: u64,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, region, |region| Ok(region.discard(span(offset, bytes))?))
+    region.on(|region| Ok(region.discard(span(offset, bytes))?))
 }
 
 /// Returns a descriptor of a shared region's memory. Another process attaches the memory with it.
@@ -480,15 +378,12 @@ pub unsafe extern "C" fn kvmem_region_discard(
 /// private.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_share(
-    region: *const kvmem_region,
+    region: Handle<kvmem_region>,
     read_only: u32,
-    out_fd: *mut c_int,
+    out_fd: Out<c_int>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, region, |region| {
-        // SAFETY: promise 1 of the C caller, for `out_fd`.
-        let made = unsafe { out(out_fd, "out_fd") }?;
+    region.on(|region| {
+        let made = out_fd.get("out_fd")?;
         let fd = if flag(read_only, "read_only")? {
             region.share_read_only()?
         } else {

@@ -7,11 +7,11 @@ use kvmem::register::{DetectedDevice, Devices, Registrar, discover};
 #[cfg(feature = "testing")]
 use kvmem_testkit::simulated::SimulatedNic;
 
-use crate::call::{destroy, guard, on, out, report, size, some_text, write_text};
+use crate::argument::{Handle, In, Out, Owned};
+use crate::call::{guard, report, size};
 use crate::error::CallError;
-use crate::promise::ObjectPromise;
 use crate::status::*;
-use crate::table::{Object, object};
+use crate::table::object;
 
 /// A list of registrars: rings, NICs, GPUs (layer 2). Owned by the caller:
 /// kvmem_registrars_destroy. Registrations keep what they need, so the list may be destroyed at any
@@ -20,7 +20,7 @@ pub struct kvmem_registrars {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_registrars, Registrars, Registrars);
+object!(kvmem_registrars, Registrars);
 
 /// Registrars, in the order of their indices.
 pub struct Registrars {
@@ -59,51 +59,38 @@ impl Registrars {
 /// unavailable one requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registrars_open(
-    devices: *const c_char,
-    out_registrars: *mut *mut kvmem_registrars,
+    devices: In<c_char>,
+    out_registrars: Out<*mut kvmem_registrars>,
 ) -> kvmem_status {
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_registrars`.
-        let made = unsafe { out(out_registrars, "out_registrars") }?;
-        // SAFETY: promise 1 of the C caller, for `devices`.
-        let devices: Devices = unsafe { some_text(devices, "devices") }?.parse()?;
-        made.put(kvmem_registrars::table().insert(Registrars::of(devices.open()?))?);
-        Ok(())
+        let made = out_registrars.get("out_registrars")?;
+        let devices: Devices = devices.some_text("devices")?.parse()?;
+        made.insert(Registrars::of(devices.open()?))
     })
 }
 
 /// Returns the number of registrars.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registrars_count(
-    registrars: *const kvmem_registrars,
-    out_count: *mut u64,
+    registrars: Handle<kvmem_registrars>,
+    out_count: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, registrars, |registrars| {
-        // SAFETY: promise 1 of the C caller, for `out_count`.
-        let place = unsafe { out(out_count, "out_count") }?;
-        place.put(registrars.all.len() as u64);
-        Ok(())
-    })
+    registrars.on(|registrars| out_count.put("out_count", registrars.all.len() as u64))
 }
 
 /// Returns the name of the registrar at `index`; keys are requested by this name. `buffer` as for
 /// kvmem_region_report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registrars_name(
-    registrars: *const kvmem_registrars,
+    registrars: Handle<kvmem_registrars>,
     index: u64,
-    buffer: *mut c_char,
+    buffer: Out<c_char>,
     capacity: u64,
-    out_needed: *mut u64,
+    out_needed: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, registrars, |registrars| {
+    registrars.on(|registrars| {
         let name = registrars.get(index)?.name();
-        // SAFETY: promise 1 of the C caller, for `buffer` and `out_needed`.
-        unsafe { write_text(name, buffer, capacity, out_needed) }
+        buffer.write_text(name, capacity, &out_needed)
     })
 }
 
@@ -128,15 +115,12 @@ pub struct kvmem_limits {
 /// Returns the limits of the registrar at `index`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registrars_limits(
-    registrars: *const kvmem_registrars,
+    registrars: Handle<kvmem_registrars>,
     index: u64,
-    out_limits: *mut kvmem_limits,
+    out_limits: Out<kvmem_limits>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, registrars, |registrars| {
-        // SAFETY: promise 1 of the C caller, for `out_limits`.
-        let found = unsafe { out(out_limits, "out_limits") }?;
+    registrars.on(|registrars| {
+        let found = out_limits.get("out_limits")?;
         let limits = registrars.get(index)?.limits();
         found.put(kvmem_limits {
             max_key_bytes: limits.max_bytes,
@@ -152,11 +136,9 @@ pub unsafe extern "C" fn kvmem_registrars_limits(
 /// Destroys the list. Registrars without registrations are closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registrars_destroy(
-    registrars: *mut kvmem_registrars,
+    registrars: Owned<kvmem_registrars>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let mut promise = unsafe { ObjectPromise::of_caller() };
-    destroy(&mut promise, registrars)
+    registrars.destroy()
 }
 
 /// Reports which registrars this machine has, and what the missing ones require, as text or JSON.
@@ -164,15 +146,14 @@ pub unsafe extern "C" fn kvmem_registrars_destroy(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_discover_report(
     format: u32,
-    buffer: *mut c_char,
+    buffer: Out<c_char>,
     capacity: u64,
-    out_needed: *mut u64,
+    out_needed: Out<u64>,
 ) -> kvmem_status {
     guard(|| {
         let lines =
             |found: &Vec<DetectedDevice>| found.iter().map(|found| format!("{found}\n")).collect();
         let text = report(format, &discover(), lines)?;
-        // SAFETY: promise 1 of the C caller, for `buffer` and `out_needed`.
-        unsafe { write_text(&text, buffer, capacity, out_needed) }
+        buffer.write_text(&text, capacity, &out_needed)
     })
 }

@@ -6,17 +6,18 @@ use std::time::Duration;
 
 use kvmem::register::{RegistrationBuilder, RegistrationSet};
 
-use crate::call::{destroy, guard, on, out, report, some_text, write_list, write_text};
+use crate::argument::{Handle, In, Out, Owned};
+use crate::call::{guard, report};
 use crate::cancel::{kvmem_cancel, token};
 use crate::error::CallError;
 use crate::key::kvmem_key;
-use crate::options::{self, Options, flag, policy, populate};
+use crate::options::{self, flag, options, policy, populate};
 use crate::progress::{ProgressCallback, kvmem_progress_fn};
 use crate::promise::ObjectPromise;
 use crate::region::{kvmem_region, span};
 use crate::registrars::kvmem_registrars;
 use crate::status::*;
-use crate::table::{Object, object};
+use crate::table::object;
 
 /// A region that is registered with some registrars: the whole region with each of them (layer 2).
 /// Owned by the caller: kvmem_registration_destroy, which gives the keys back. Keeps the memory
@@ -25,77 +26,43 @@ pub struct kvmem_registration {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_registration, RwLock<RegistrationSet>, Registration);
+object!(kvmem_registration, RwLock<RegistrationSet>);
 
-/// Options of a registration. Fill them in with kvmem_registration_options_init first.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvmem_registration_options {
-    /// Size of this structure in bytes, as the program knows it.
-    pub struct_size: u64,
+options! {
+    /// Options of a registration. Fill them in with kvmem_registration_options_init first.
+    kvmem_registration_options: kvmem_registration_options_init;
+
     /// "auto", "sequential", "parallel" or "parallel:N". NULL: "auto".
-    pub policy: *const c_char,
+    policy: In<c_char> = In::NULL,
     /// Populates pages that are not resident: KVMEM_POPULATE_AUTO (the default),
     /// KVMEM_POPULATE_NONE (the registrar faults them in), or a number of threads.
-    pub populate: u32,
+    populate: u32 = options::KVMEM_POPULATE_AUTO,
     /// 1: populate and register each chunk before the next one. Default 0.
-    pub by_range: u32,
+    by_range: u32 = 0,
     /// Largest number of bytes that one key covers. 0 (the default): the registrars' preferred
     /// size; a GPU, which copies by address, gets one key for the whole region then. Copies must
     /// not cross an edge between two keys.
-    pub chunk_bytes: u64,
+    chunk_bytes: u64 = 0,
     /// Receives progress, also of kvmem_registration_deregister. Called as long as the
     /// registration lives. Default NULL.
-    pub progress: kvmem_progress_fn,
+    progress: kvmem_progress_fn = None,
     /// Passed to `progress`.
-    pub progress_user: *mut c_void,
+    progress_user: *mut c_void = std::ptr::null_mut(),
     /// Ends registering early; nothing is registered then. Default NULL.
-    pub cancel: *const kvmem_cancel,
+    cancel: Handle<kvmem_cancel> = Handle::NULL,
     /// Time budget in nanoseconds; 0 (the default): no limit.
-    pub time_budget_ns: u64,
+    time_budget_ns: u64 = 0,
 }
 
-// SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
-// members are numbers, raw pointers and optional functions, of 8 bytes or in pairs of 4.
-unsafe impl Options for kvmem_registration_options {
-    fn defaults() -> Self {
-        kvmem_registration_options {
-            struct_size: size_of::<Self>() as u64,
-            policy: std::ptr::null(),
-            populate: options::KVMEM_POPULATE_AUTO,
-            by_range: 0,
-            chunk_bytes: 0,
-            progress: None,
-            progress_user: std::ptr::null_mut(),
-            cancel: std::ptr::null(),
-            time_budget_ns: 0,
-        }
-    }
-}
-
-/// Fills in the defaults. `struct_size` is `sizeof *options`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_registration_options_init(
-    options: *mut kvmem_registration_options,
-    struct_size: u64,
-) -> kvmem_status {
-    // SAFETY: promise 1 of the C caller, for `options`.
-    guard(|| unsafe { options::init(options, struct_size) })
-}
-
-/// # Safety
-/// Promise 1 of the C caller for the options and the pointers in them.
-pub(crate) unsafe fn builder(
+pub(crate) fn builder(
     promise: &ObjectPromise,
-    registrars: *const kvmem_registrars,
-    options: *const kvmem_registration_options,
+    registrars: &Handle<kvmem_registrars>,
+    options: &In<kvmem_registration_options>,
 ) -> Result<RegistrationBuilder, CallError> {
-    // SAFETY: promise 1 of the C caller, for `options`.
-    let wanted = unsafe { options::read(options) }?;
+    let wanted = options::read(options)?;
     let mut builder = RegistrationSet::builder()
-        .registrars(kvmem_registrars::table().get(promise, registrars)?.all())
-        // SAFETY: promise 1 of the C caller for `policy`, which this function's caller has.
-        .policy(unsafe { policy(wanted.policy) }?)
+        .registrars(registrars.get(promise)?.all())
+        .policy(policy(&wanted.policy)?)
         .populate(populate(wanted.populate))
         .by_range(flag(wanted.by_range, "by_range")?);
     if wanted.chunk_bytes != 0 {
@@ -104,7 +71,7 @@ pub(crate) unsafe fn builder(
     if let Some(listener) = ProgressCallback::new(wanted.progress, wanted.progress_user) {
         builder = builder.progress(move |progress| listener.registered(progress));
     }
-    if let Some(cancel) = token(promise, wanted.cancel)? {
+    if let Some(cancel) = token(promise, &wanted.cancel)? {
         builder = builder.cancel(cancel);
     }
     if wanted.time_budget_ns != 0 {
@@ -118,21 +85,18 @@ pub(crate) unsafe fn builder(
 /// may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registration_create(
-    region: *const kvmem_region,
-    registrars: *const kvmem_registrars,
-    options: *const kvmem_registration_options,
-    out_registration: *mut *mut kvmem_registration,
+    region: Handle<kvmem_region>,
+    registrars: Handle<kvmem_registrars>,
+    options: In<kvmem_registration_options>,
+    out_registration: Out<*mut kvmem_registration>,
 ) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_registration`.
-        let made = unsafe { out(out_registration, "out_registration") }?;
-        let region = Arc::clone(kvmem_region::table().get(&promise, region)?);
-        // SAFETY: promise 1 of the C caller, for `options` and the pointers in them.
-        let set = unsafe { builder(&promise, registrars, options) }?.register(region)?;
-        made.put(kvmem_registration::table().insert(RwLock::new(set))?);
-        Ok(())
+        let made = out_registration.get("out_registration")?;
+        let region = Arc::clone(region.get(&promise)?);
+        let set = builder(&promise, &registrars, &options)?.register(region)?;
+        made.insert(RwLock::new(set))
     })
 }
 
@@ -141,19 +105,15 @@ pub unsafe extern "C" fn kvmem_registration_create(
 /// `boundary_bytes` avoids that.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registration_key(
-    registration: *const kvmem_registration,
-    device: *const c_char,
+    registration: Handle<kvmem_registration>,
+    device: In<c_char>,
     offset: u64,
     bytes: u64,
-    out_key: *mut kvmem_key,
+    out_key: Out<kvmem_key>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, registration, |set| {
-        // SAFETY: promise 1 of the C caller, for `out_key`.
-        let found = unsafe { out(out_key, "out_key") }?;
-        // SAFETY: promise 1 of the C caller, for `device`.
-        let device = unsafe { some_text(device, "device") }?;
+    registration.on(|set| {
+        let found = out_key.get("out_key")?;
+        let device = device.some_text("device")?;
         let set = set.read().unwrap_or_else(PoisonError::into_inner);
         found.put(set.key_for(device, span(offset, bytes))?.into());
         Ok(())
@@ -177,17 +137,14 @@ pub struct kvmem_chunk {
 /// the full number, also with KVMEM_ERR_BUFFER_TOO_SMALL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registration_chunks(
-    registration: *const kvmem_registration,
-    device: *const c_char,
-    out_chunks: *mut kvmem_chunk,
+    registration: Handle<kvmem_registration>,
+    device: In<c_char>,
+    out_chunks: Out<kvmem_chunk>,
     capacity: u64,
-    out_count: *mut u64,
+    out_count: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, registration, |set| {
-        // SAFETY: promise 1 of the C caller, for `device`.
-        let device = unsafe { some_text(device, "device") }?;
+    registration.on(|set| {
+        let device = device.some_text("device")?;
         let set = set.read().unwrap_or_else(PoisonError::into_inner);
         let chunk = |(range, key): (std::ops::Range<usize>, kvmem::register::Key)| kvmem_chunk {
             offset: range.start as u64,
@@ -195,8 +152,7 @@ pub unsafe extern "C" fn kvmem_registration_chunks(
             key: key.into(),
         };
         let chunks: Vec<kvmem_chunk> = set.registration(device)?.chunks().map(chunk).collect();
-        // SAFETY: promise 1 of the C caller, for `out_chunks` and `out_count`.
-        unsafe { write_list(&chunks, out_chunks, capacity, out_count) }
+        out_chunks.write_list(&chunks, capacity, &out_count)
     })
 }
 
@@ -226,27 +182,25 @@ pub struct kvmem_registration_info {
 /// Returns the result of registering.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registration_get_info(
-    registration: *const kvmem_registration,
-    out_info: *mut kvmem_registration_info,
+    registration: Handle<kvmem_registration>,
+    out_info: Out<kvmem_registration_info>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, registration, |set| {
+    registration.on(|set| {
         let set = set.read().unwrap_or_else(PoisonError::into_inner);
         let outcome = set.outcome();
-        // SAFETY: promise 1 of the C caller, for `out_info`.
-        let place = unsafe { out(out_info, "out_info") }?;
-        place.put(kvmem_registration_info {
-            bytes: outcome.len_bytes,
-            resident_bytes: outcome.resident_bytes,
-            devices: outcome.devices as u64,
-            keys: outcome.keys as u64,
-            boundary_bytes: set.boundary_bytes().unwrap_or(0),
-            threads: outcome.threads as u64,
-            populate_seconds: outcome.populated.seconds,
-            register_seconds: outcome.register_seconds,
-        });
-        Ok(())
+        out_info.put(
+            "out_info",
+            kvmem_registration_info {
+                bytes: outcome.len_bytes,
+                resident_bytes: outcome.resident_bytes,
+                devices: outcome.devices as u64,
+                keys: outcome.keys as u64,
+                boundary_bytes: set.boundary_bytes().unwrap_or(0),
+                threads: outcome.threads as u64,
+                populate_seconds: outcome.populated.seconds,
+                register_seconds: outcome.register_seconds,
+            },
+        )
     })
 }
 
@@ -254,19 +208,16 @@ pub unsafe extern "C" fn kvmem_registration_get_info(
 /// for kvmem_region_report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registration_report(
-    registration: *const kvmem_registration,
+    registration: Handle<kvmem_registration>,
     format: u32,
-    buffer: *mut c_char,
+    buffer: Out<c_char>,
     capacity: u64,
-    out_needed: *mut u64,
+    out_needed: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, registration, |set| {
+    registration.on(|set| {
         let set = set.read().unwrap_or_else(PoisonError::into_inner);
         let text = report(format, set.outcome(), ToString::to_string)?;
-        // SAFETY: promise 1 of the C caller, for `buffer` and `out_needed`.
-        unsafe { write_text(&text, buffer, capacity, out_needed) }
+        buffer.write_text(&text, capacity, &out_needed)
     })
 }
 
@@ -275,17 +226,12 @@ pub unsafe extern "C" fn kvmem_registration_report(
 /// back. Those stay valid, their memory stays mapped, and the call can be repeated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registration_deregister(
-    registration: *const kvmem_registration,
-    out_keys: *mut u64,
+    registration: Handle<kvmem_registration>,
+    out_keys: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, registration, |set| {
+    registration.on(|set| {
         let back = set.write().unwrap_or_else(PoisonError::into_inner).deregister()?;
-        // SAFETY: promise 1 of the C caller, for `out_keys`.
-        if let Ok(keys) = unsafe { out(out_keys, "") } {
-            keys.put(back.keys as u64);
-        }
+        out_keys.put_if_wanted(back.keys as u64);
         Ok(())
     })
 }
@@ -294,9 +240,7 @@ pub unsafe extern "C" fn kvmem_registration_deregister(
 /// back, the memory stays mapped for the life of the process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registration_destroy(
-    registration: *mut kvmem_registration,
+    registration: Owned<kvmem_registration>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let mut promise = unsafe { ObjectPromise::of_caller() };
-    destroy(&mut promise, registration)
+    registration.destroy()
 }

@@ -9,10 +9,11 @@ use std::time::Duration;
 use kvmem::arena::ExclusiveRegion;
 use kvmem::slab::{SlabAllocator, SlabAllocatorBuilder, SlabFault, SlabSettings};
 
-use crate::call::{destroy, elements, guard, list, on, out, size, value_bytes};
+use crate::argument::{Handle, In, Out, Owned};
+use crate::call::{elements, guard, size};
 use crate::error::CallError;
 use crate::fork::ForkScope;
-use crate::options::{self, Options};
+use crate::options::{self, options};
 use crate::promise::ObjectPromise;
 use crate::region::kvmem_region;
 use crate::status::*;
@@ -25,7 +26,7 @@ pub struct kvmem_slab_allocator {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_slab_allocator, SlabEntry, Slab, |slab| slab.home);
+object!(kvmem_slab_allocator, SlabEntry, |slab| slab.home);
 
 /// A slab allocator in its table.
 pub struct SlabEntry {
@@ -84,60 +85,30 @@ pub struct kvmem_slab_fault {
 pub type kvmem_slab_fault_fn =
     Option<unsafe extern "C" fn(user: *mut c_void, fault: *const kvmem_slab_fault)>;
 
-/// Options of a slab allocator. Fill them in with kvmem_slab_allocator_options_init first.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvmem_slab_allocator_options {
-    /// Size of this structure in bytes, as the program knows it.
-    pub struct_size: u64,
+options! {
+    /// Options of a slab allocator. Fill them in with kvmem_slab_allocator_options_init first.
+    kvmem_slab_allocator_options: kvmem_slab_allocator_options_init;
+
     /// Pages come only from this region; NULL (the default): from the system. The region must be
     /// private and have no other user (KVMEM_ERR_IN_USE). The allocator takes it over, and its
     /// handle becomes invalid. If the call fails, the region stays the caller's.
-    pub region: *mut kvmem_region,
+    region: *mut kvmem_region = std::ptr::null_mut(),
     /// Blocks of more bytes than this come from the system's malloc. At most 8192, which
     /// UINT64_MAX (the default) stands for.
-    pub limit_bytes: u64,
+    limit_bytes: u64 = u64::MAX,
     /// How long unused full magazines are kept, in nanoseconds; 0 (the default): 15 seconds.
-    pub working_set_ns: u64,
+    working_set_ns: u64 = 0,
     /// Limits the bytes that all magazines together cache. UINT64_MAX (the default): no limit.
-    pub max_cached_bytes: u64,
+    max_cached_bytes: u64 = u64::MAX,
     /// KVMEM_SLAB_FROM_ENVIRONMENT, KVMEM_SLAB_PLAIN, or a combination of the flags.
-    pub settings: u32,
+    settings: u32 = KVMEM_SLAB_FROM_ENVIRONMENT,
     /// Reserved: any value but 0 is KVMEM_ERR_INVALID_ARGUMENT.
-    pub reserved: u32,
+    reserved: u32 = 0,
     /// Receives detected misuse. NULL (the default): the description is written to the standard
     /// error stream, and the process aborts.
-    pub on_fault: kvmem_slab_fault_fn,
+    on_fault: kvmem_slab_fault_fn = None,
     /// Passed to `on_fault`.
-    pub on_fault_user: *mut c_void,
-}
-
-// SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
-// members are numbers, raw pointers and optional functions, of 8 bytes or in pairs of 4.
-unsafe impl Options for kvmem_slab_allocator_options {
-    fn defaults() -> Self {
-        kvmem_slab_allocator_options {
-            struct_size: size_of::<Self>() as u64,
-            region: std::ptr::null_mut(),
-            limit_bytes: u64::MAX,
-            working_set_ns: 0,
-            max_cached_bytes: u64::MAX,
-            settings: KVMEM_SLAB_FROM_ENVIRONMENT,
-            reserved: 0,
-            on_fault: None,
-            on_fault_user: std::ptr::null_mut(),
-        }
-    }
-}
-
-/// Fills in the defaults. `struct_size` is `sizeof *options`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_slab_allocator_options_init(
-    options: *mut kvmem_slab_allocator_options,
-    struct_size: u64,
-) -> kvmem_status {
-    // SAFETY: promise 1 of the C caller, for `options`.
-    guard(|| unsafe { options::init(options, struct_size) })
+    on_fault_user: *mut c_void = std::ptr::null_mut(),
 }
 
 /// A C function that receives detected misuse.
@@ -214,16 +185,14 @@ fn builder(wanted: &kvmem_slab_allocator_options) -> Result<SlabAllocatorBuilder
 /// Makes an allocator. No page is mapped before the first block. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slab_allocator_create(
-    options: *const kvmem_slab_allocator_options,
-    out_allocator: *mut *mut kvmem_slab_allocator,
+    options: In<kvmem_slab_allocator_options>,
+    out_allocator: Out<*mut kvmem_slab_allocator>,
 ) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let mut promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_allocator`.
-        let made = unsafe { out(out_allocator, "out_allocator") }?;
-        // SAFETY: promise 1 of the C caller, for `options`.
-        let wanted = unsafe { options::read(options) }?;
+        let made = out_allocator.get("out_allocator")?;
+        let wanted = options::read(&options)?;
         options::check_reserved(wanted.reserved, "reserved")?;
         // Built without the region first: if another option is not valid, the region stays the
         // caller's.
@@ -243,8 +212,7 @@ pub unsafe extern "C" fn kvmem_slab_allocator_create(
             home = ForkScope::IfMapped(region.base().addr().get());
             slab = builder(&wanted)?.region(ExclusiveRegion::new(region)?).build()?;
         }
-        made.put(kvmem_slab_allocator::table().insert(SlabEntry { slab, home })?);
-        Ok(())
+        made.insert(SlabEntry { slab, home })
     })
 }
 
@@ -252,15 +220,12 @@ pub unsafe extern "C" fn kvmem_slab_allocator_create(
 /// is freed or the allocator is destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slab_allocator_allocate(
-    allocator: *const kvmem_slab_allocator,
+    allocator: Handle<kvmem_slab_allocator>,
     bytes: u64,
-    out_block: *mut *mut c_void,
+    out_block: Out<*mut c_void>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |slab| {
-        // SAFETY: promise 1 of the C caller, for `out_block`.
-        let place = unsafe { out(out_block, "out_block") }?;
+    allocator.on(|slab| {
+        let place = out_block.get("out_block")?;
         place.put(slab.allocate(size(bytes))?.as_ptr().cast());
         Ok(())
     })
@@ -269,15 +234,12 @@ pub unsafe extern "C" fn kvmem_slab_allocator_allocate(
 /// Allocates a block of `bytes` bytes, all zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slab_allocator_allocate_zeroed(
-    allocator: *const kvmem_slab_allocator,
+    allocator: Handle<kvmem_slab_allocator>,
     bytes: u64,
-    out_block: *mut *mut c_void,
+    out_block: Out<*mut c_void>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |slab| {
-        // SAFETY: promise 1 of the C caller, for `out_block`.
-        let place = unsafe { out(out_block, "out_block") }?;
+    allocator.on(|slab| {
+        let place = out_block.get("out_block")?;
         place.put(slab.allocate_zeroed(size(bytes))?.as_ptr().cast());
         Ok(())
     })
@@ -286,18 +248,14 @@ pub unsafe extern "C" fn kvmem_slab_allocator_allocate_zeroed(
 /// Allocates a block with a copy of the `bytes` bytes at `data`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slab_allocator_copy(
-    allocator: *const kvmem_slab_allocator,
-    data: *const c_void,
+    allocator: Handle<kvmem_slab_allocator>,
+    data: In<c_void>,
     bytes: u64,
-    out_block: *mut *mut c_void,
+    out_block: Out<*mut c_void>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |slab| {
-        // SAFETY: promise 1 of the C caller, for `out_block`.
-        let copy = unsafe { out(out_block, "out_block") }?;
-        // SAFETY: promise 1 of the C caller, for `data`.
-        copy.put(slab.copy(unsafe { value_bytes(data, bytes) }?)?.as_ptr().cast());
+    allocator.on(|slab| {
+        let copy = out_block.get("out_block")?;
+        copy.put(slab.copy(data.value(bytes)?)?.as_ptr().cast());
         Ok(())
     })
 }
@@ -308,13 +266,11 @@ pub unsafe extern "C" fn kvmem_slab_allocator_copy(
 /// O(1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slab_allocator_free(
-    allocator: *const kvmem_slab_allocator,
+    allocator: Handle<kvmem_slab_allocator>,
     block: *mut c_void,
     bytes: u64,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |slab| {
+    allocator.on(|slab| {
         if let Some(block) = NonNull::new(block.cast::<u8>()) {
             // SAFETY: promise 4 of the C caller: a live block of this allocator and size, no longer
             // used.
@@ -329,14 +285,12 @@ pub unsafe extern "C" fn kvmem_slab_allocator_free(
 /// NULL. O(blocks).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slab_allocator_free_chain(
-    allocator: *const kvmem_slab_allocator,
+    allocator: Handle<kvmem_slab_allocator>,
     first: *mut c_void,
     bytes: u64,
     next_offset: u64,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |slab| {
+    allocator.on(|slab| {
         check_link(bytes, next_offset)?;
         // SAFETY: promise 4 of the C caller: live blocks of this allocator and size, no longer
         // used, each with the next one's address at `next_offset`. The link lies within the block.
@@ -364,28 +318,20 @@ pub(crate) fn check_link(bytes: u64, next_offset: u64) -> Result<(), CallError> 
 /// block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slab_allocator_allocate_batch(
-    allocator: *const kvmem_slab_allocator,
+    allocator: Handle<kvmem_slab_allocator>,
     bytes: u64,
     count: u64,
-    out_blocks: *mut *mut c_void,
-    out_count: *mut u64,
+    out_blocks: Out<*mut c_void>,
+    out_count: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |slab| {
-        // SAFETY: promise 1 of the C caller, for `out_count`.
-        let done = unsafe { out(out_count, "out_count") }?;
-        if out_blocks.is_null() {
-            return Err(CallError::Null("out_blocks"));
-        }
+    allocator.on(|slab| {
+        let done = out_count.get("out_count")?;
+        out_blocks.get("out_blocks")?;
         let (count, mut blocks) = (elements::<*mut c_void>(count, "out_blocks")?, Vec::new());
         slab.allocate_batch(size(bytes), count, &mut blocks)?;
-        // SAFETY: promise 1 of the C caller: `out_blocks`, which is not NULL, is aligned and has
-        // room for `count` elements, and `blocks` has no more. A `NonNull<u8>` has the layout of a
-        // pointer. `blocks` is new, so the two do not overlap.
-        unsafe {
-            out_blocks.cast::<NonNull<u8>>().copy_from_nonoverlapping(blocks.as_ptr(), blocks.len())
-        };
+        let blocks: Vec<*mut c_void> = blocks.iter().map(|block| block.as_ptr().cast()).collect();
+        // SAFETY: `out_blocks` has room for `count` elements, and `blocks` has no more.
+        unsafe { out_blocks.put_all("out_blocks", &blocks) }?;
         done.put(blocks.len() as u64);
         Ok(())
     })
@@ -395,18 +341,15 @@ pub unsafe extern "C" fn kvmem_slab_allocator_allocate_batch(
 /// time than one by one. If one of them is NULL, none is freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slab_allocator_free_batch(
-    allocator: *const kvmem_slab_allocator,
-    blocks: *const *mut c_void,
+    allocator: Handle<kvmem_slab_allocator>,
+    blocks: In<*mut c_void>,
     count: u64,
     bytes: u64,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |slab| {
-        // SAFETY: promise 1 of the C caller, for `blocks`; an `Option<NonNull<u8>>` has the layout
-        // of a pointer, and NULL is `None`.
-        let blocks = unsafe { list(blocks.cast::<Option<NonNull<u8>>>(), count, "blocks") }?;
-        let blocks: Option<Vec<NonNull<u8>>> = blocks.iter().copied().collect();
+    allocator.on(|slab| {
+        let blocks = blocks.list(count, "blocks")?;
+        let blocks = blocks.iter().map(|block| NonNull::new(block.cast::<u8>()));
+        let blocks: Option<Vec<NonNull<u8>>> = blocks.collect();
         let blocks = blocks.ok_or(CallError::Null("one of the blocks"))?;
         // SAFETY: promise 4 of the C caller: live blocks of this allocator and size, no longer
         // used, each of them once in the list.
@@ -418,29 +361,20 @@ pub unsafe extern "C" fn kvmem_slab_allocator_free_batch(
 /// Returns the number of bytes that a request for `bytes` bytes really takes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slab_allocator_usable(
-    allocator: *const kvmem_slab_allocator,
+    allocator: Handle<kvmem_slab_allocator>,
     bytes: u64,
-    out_usable_bytes: *mut u64,
+    out_usable_bytes: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |slab| {
-        // SAFETY: promise 1 of the C caller, for `out_usable_bytes`.
-        let place = unsafe { out(out_usable_bytes, "out_usable_bytes") }?;
-        place.put(slab.usable(size(bytes)) as u64);
-        Ok(())
-    })
+    allocator.on(|slab| out_usable_bytes.put("out_usable_bytes", slab.usable(size(bytes)) as u64))
 }
 
 /// Returns all cached memory: magazines of all threads to the slabs, empty slabs to the page
 /// allocator, pages to the kernel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slab_allocator_trim(
-    allocator: *const kvmem_slab_allocator,
+    allocator: Handle<kvmem_slab_allocator>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |slab| {
+    allocator.on(|slab| {
         slab.trim();
         Ok(())
     })
@@ -450,11 +384,9 @@ pub unsafe extern "C" fn kvmem_slab_allocator_trim(
 /// nothing for a while.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slab_allocator_tick(
-    allocator: *const kvmem_slab_allocator,
+    allocator: Handle<kvmem_slab_allocator>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |slab| {
+    allocator.on(|slab| {
         slab.tick();
         Ok(())
     })
@@ -483,14 +415,11 @@ pub struct kvmem_slab_allocator_stats {
 /// Reads the statistics. O(classes).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slab_allocator_get_stats(
-    allocator: *const kvmem_slab_allocator,
-    out_stats: *mut kvmem_slab_allocator_stats,
+    allocator: Handle<kvmem_slab_allocator>,
+    out_stats: Out<kvmem_slab_allocator_stats>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |slab| {
-        // SAFETY: promise 1 of the C caller, for `out_stats`.
-        let figures = unsafe { out(out_stats, "out_stats") }?;
+    allocator.on(|slab| {
+        let figures = out_stats.get("out_stats")?;
         let stats = slab.stats();
         figures.put(kvmem_slab_allocator_stats {
             mapped_bytes: stats.mapped_bytes as u64,
@@ -509,26 +438,17 @@ pub unsafe extern "C" fn kvmem_slab_allocator_get_stats(
 /// number; 0 without debugging.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slab_allocator_report_leaks(
-    allocator: *const kvmem_slab_allocator,
-    out_leaks: *mut u64,
+    allocator: Handle<kvmem_slab_allocator>,
+    out_leaks: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, allocator, |slab| {
-        // SAFETY: promise 1 of the C caller, for `out_leaks`.
-        let place = unsafe { out(out_leaks, "out_leaks") }?;
-        place.put(slab.report_leaks() as u64);
-        Ok(())
-    })
+    allocator.on(|slab| out_leaks.put("out_leaks", slab.report_leaks() as u64))
 }
 
 /// Destroys an allocator. Its slabs are unmapped, with all blocks in them. Blocks from the system's
 /// malloc (above the limit) must be freed first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slab_allocator_destroy(
-    allocator: *mut kvmem_slab_allocator,
+    allocator: Owned<kvmem_slab_allocator>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let mut promise = unsafe { ObjectPromise::of_caller() };
-    destroy(&mut promise, allocator)
+    allocator.destroy()
 }

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{BadHandle, CallError};
 use crate::fork::{self, ForkScope, Mark};
-use crate::handle::{CLOSED, FORKED, GENERATION_BITS, KIND_SHIFT, Kind, MARK, POISONED, SLOT_BITS};
+use crate::handle::{CLOSED, FORKED, GENERATION_BITS, KIND_SHIFT, Kind, POISONED, SLOT_BITS};
 use crate::promise::ObjectPromise;
 use crate::slots::{Slot, Slots};
 
@@ -34,10 +34,13 @@ pub(crate) trait Object: Sized + 'static {
 /// Declares which Rust objects a C type stands for, and what a forked child inherits of them; by
 /// default, nothing.
 macro_rules! object {
-    ($name:ident, $value:ty, $kind:ident) => {
-        object!($name, $value, $kind, |_: &$value| crate::fork::ForkScope::ParentOnly);
+    ($name:ident, $value:ty) => {
+        object!($name, $value, |_: &$value| crate::fork::ForkScope::ParentOnly);
     };
-    ($name:ident, $value:ty, $kind:ident, $home:expr) => {
+    ($name:ident, $value:ty, $home:expr) => {
+        object!($name as $name, $value, $home);
+    };
+    ($name:ident as $kind:ident, $value:ty, $home:expr) => {
         impl crate::table::Object for $name {
             type Value = $value;
             const KIND: crate::handle::Kind = crate::handle::Kind::$kind;
@@ -84,10 +87,7 @@ impl<T: Object> HandleTable<T> {
         let slot = self.slots.get(index);
         // Relaxed, both: this thread owns the slot; `acquire` returned it.
         let generation = (slot.last.load(Ordering::Relaxed) >> SLOT_BITS) + 1;
-        let bits = MARK
-            | (T::KIND as u64) << KIND_SHIFT
-            | (generation & GENERATION_MASK) << SLOT_BITS
-            | u64::from(index);
+        let bits = T::KIND.bits() | (generation & GENERATION_MASK) << SLOT_BITS | u64::from(index);
         slot.last.store(bits, Ordering::Relaxed);
         slot.home.store(T::home(&value).to_word(), Ordering::Relaxed);
         // SAFETY: the pointer comes from an `UnsafeCell` that lives as long as the table. `acquire`
@@ -324,7 +324,7 @@ impl<T: Object> HandleTable<T> {
     /// Returns the slot that a handle of this type names, whatever it holds.
     fn slot(&self, handle: *const T) -> Option<&Slot<T::Value>> {
         let bits = handle.addr() as u64;
-        let kind = MARK | (T::KIND as u64) << KIND_SHIFT;
+        let kind = T::KIND.bits();
         let ours = bits & !((1 << KIND_SHIFT) - 1) == kind;
         self.slots.find((bits & ((1 << SLOT_BITS) - 1)) as u32).filter(|_| ours)
     }
@@ -333,7 +333,7 @@ impl<T: Object> HandleTable<T> {
     #[cold]
     #[inline(never)]
     fn explain(&self, bits: u64) -> CallError {
-        let wanted = Kind::of(MARK | (T::KIND as u64) << KIND_SHIFT).unwrap_or("handle");
+        let wanted = Kind::of(T::KIND.bits()).unwrap_or("handle");
         if bits == 0 {
             return CallError::Null(wanted);
         }

@@ -11,15 +11,13 @@ use kvmem::arena::Errno;
 use kvmem_testkit::counting_tier::CountingTier;
 use kvmem_testkit::simulated::{Fault, NicLimits, SimulatedMachine, SimulatedNic};
 
-use crate::call::{guard, on, out, size, write_text};
+use crate::argument::{Handle, In, Out};
+use crate::call::{guard, size};
 use crate::error::CallError;
 use crate::hints::kvmem_value_hints;
-use crate::kv_cache::key_at;
 use crate::lower_tier::kvmem_lower_tier;
-use crate::promise::ObjectPromise;
 use crate::registrars::{Registrars, kvmem_registrars};
 use crate::status::*;
-use crate::table::Object;
 
 /// Makes simulated NICs with the names "simulated:0", "simulated:1" and so on, at most 4096. They
 /// only count their keys, and their calls take no time. A key covers at most `max_key_bytes` bytes.
@@ -29,11 +27,10 @@ pub unsafe extern "C" fn kvmem_registrars_simulated(
     nics: u64,
     max_key_bytes: u64,
     max_keys: u64,
-    out_registrars: *mut *mut kvmem_registrars,
+    out_registrars: Out<*mut kvmem_registrars>,
 ) -> kvmem_status {
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_registrars`.
-        let made = unsafe { out(out_registrars, "out_registrars") }?;
+        let made = out_registrars.get("out_registrars")?;
         if !(1..=4096).contains(&nics) {
             return Err(CallError::invalid(format_args!("nics is {nics}: use 1 to 4096")));
         }
@@ -48,8 +45,7 @@ pub unsafe extern "C" fn kvmem_registrars_simulated(
             (0..size(nics)).filter_map(|nic| machine.nic(nic)).collect();
         let mut registrars = Registrars::of(machine.nics());
         registrars.nics = nics;
-        made.put(kvmem_registrars::table().insert(registrars)?);
-        Ok(())
+        made.insert(registrars)
     })
 }
 
@@ -58,15 +54,13 @@ pub unsafe extern "C" fn kvmem_registrars_simulated(
 /// for those that give them back. KVMEM_ERR_UNSUPPORTED if the registrar is not simulated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registrars_inject(
-    registrars: *const kvmem_registrars,
+    registrars: Handle<kvmem_registrars>,
     index: u64,
     deregister: u32,
     nth: u64,
     times: u64,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, registrars, |registrars| {
+    registrars.on(|registrars| {
         registrars.get(index)?;
         let real = || {
             CallError::new(
@@ -89,15 +83,12 @@ pub unsafe extern "C" fn kvmem_registrars_inject(
 /// KVMEM_ERR_UNSUPPORTED if the registrar is not simulated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registrars_live_keys(
-    registrars: *const kvmem_registrars,
+    registrars: Handle<kvmem_registrars>,
     index: u64,
-    out_keys: *mut u64,
+    out_keys: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, registrars, |registrars| {
-        // SAFETY: promise 1 of the C caller, for `out_keys`.
-        let keys = unsafe { out(out_keys, "out_keys") }?;
+    registrars.on(|registrars| {
+        let keys = out_keys.get("out_keys")?;
         registrars.get(index)?;
         let real = || {
             CallError::new(
@@ -116,13 +107,11 @@ static COUNTING: LazyLock<Arc<CountingTier>> = LazyLock::new(Arc::default);
 /// Makes a lower tier in memory that records its calls. All of them are the same tier.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_lower_tier_counting(
-    out_lower_tier: *mut *mut kvmem_lower_tier,
+    out_lower_tier: Out<*mut kvmem_lower_tier>,
 ) -> kvmem_status {
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_lower_tier`.
-        let made = unsafe { out(out_lower_tier, "out_lower_tier") }?;
-        made.put(kvmem_lower_tier::table().insert(Arc::clone(&*COUNTING) as _)?);
-        Ok(())
+        let made = out_lower_tier.get("out_lower_tier")?;
+        made.insert(Arc::clone(&*COUNTING) as _)
     })
 }
 
@@ -131,25 +120,23 @@ pub unsafe extern "C" fn kvmem_lower_tier_counting(
 /// NUL. KVMEM_ERR_BUFFER_TOO_SMALL: the text was truncated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_lower_tier_calls(
-    buffer: *mut c_char,
+    buffer: Out<c_char>,
     capacity: u64,
-    out_needed: *mut u64,
+    out_needed: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 1 of the C caller, for `buffer` and `out_needed`.
-    guard(|| unsafe { write_text(&COUNTING.take_calls(), buffer, capacity, out_needed) })
+    guard(|| buffer.write_text(&COUNTING.take_calls(), capacity, &out_needed))
 }
 
 /// Returns the hints with which that tier has the value of a key. KVMEM_ERR_NOT_FOUND if it has
 /// none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_lower_tier_hints(
-    key: *const c_void,
+    key: In<c_void>,
     key_bytes: u64,
-    out_hints: *mut kvmem_value_hints,
+    out_hints: Out<kvmem_value_hints>,
 ) -> kvmem_status {
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_hints` and `key`.
-        let (found, key) = unsafe { (out(out_hints, "out_hints")?, key_at(key, key_bytes)?) };
+        let (found, key) = (out_hints.get("out_hints")?, key.key(key_bytes)?);
         let hints = COUNTING.hints(key).ok_or(CallError::NotFound)?;
         found.put(hints.into());
         Ok(())

@@ -11,9 +11,9 @@ use kvmem_tier::device::FileDevice;
 use kvmem_tier::format::BLOCK;
 use kvmem_tier::{Damage, DamagedValue, DiskTierInspection, Inspection, inspect, verify_until};
 
-use crate::call::{elements, guard, out, some_text};
+use crate::argument::{Handle, In, Out};
+use crate::call::{elements, guard};
 use crate::cancel::{kvmem_cancel, token};
-use crate::disk_tier::depth_of;
 use crate::error::CallError;
 use crate::progress::{
     KVMEM_PHASE_VERIFY, ProgressCallback, kvmem_progress, kvmem_progress_fn, nanoseconds,
@@ -64,6 +64,9 @@ pub struct kvmem_disk_tier_verification {
     pub dropped: u64,
 }
 
+/// Transfers in flight of a verification.
+const VERIFY_DEPTH: u32 = 32;
+
 /// Opens a file to read it, and reads its index.
 fn inspected(path: &str, depth: u32) -> Result<(FileDevice, Inspection), CallError> {
     let device = FileDevice::open_read_only(Path::new(path), depth).map_err(|error| {
@@ -86,14 +89,12 @@ fn inspected(path: &str, depth: u32) -> Result<(FileDevice, Inspection), CallErr
 /// nor a block device, and KVMEM_ERR_SYSTEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_disk_tier_inspect(
-    path: *const c_char,
-    out_inspection: *mut kvmem_disk_tier_inspection,
+    path: In<c_char>,
+    out_inspection: Out<kvmem_disk_tier_inspection>,
 ) -> kvmem_status {
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_inspection`.
-        let result = unsafe { out(out_inspection, "out_inspection") }?;
-        // SAFETY: promise 1 of the C caller, for `path`.
-        let path = unsafe { some_text(path, "path") }?;
+        let result = out_inspection.get("out_inspection")?;
+        let path = path.some_text("path")?;
         // Superblocks, checkpoint and journal are read one after the other.
         let (device, inspection) = inspected(path, 1)?;
         let found = DiskTierInspection::new(path.as_ref(), &device, inspection)?;
@@ -103,7 +104,7 @@ pub unsafe extern "C" fn kvmem_disk_tier_inspect(
 }
 
 /// Reads every value in the file or block device at `path`, compares it with its checksum, and
-/// writes nothing. Up to `depth` transfers are in flight, from 1 to 4096. `progress` (may be NULL)
+/// writes nothing. `progress` (may be NULL)
 /// is called with `user` and KVMEM_PHASE_VERIFY at the begin, each time that 128 MiB have
 /// been read, and at the end, by the calling thread.
 ///
@@ -113,26 +114,22 @@ pub unsafe extern "C" fn kvmem_disk_tier_inspect(
 /// Fails as kvmem_disk_tier_inspect, and with KVMEM_ERR_CANCELLED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_disk_tier_verify(
-    path: *const c_char,
-    depth: u32,
+    path: In<c_char>,
     progress: kvmem_progress_fn,
     user: *mut c_void,
-    cancel: *const kvmem_cancel,
-    out_verification: *mut kvmem_disk_tier_verification,
+    cancel: Handle<kvmem_cancel>,
+    out_verification: Out<kvmem_disk_tier_verification>,
     damaged: *mut kvmem_disk_tier_damaged_value,
     capacity: u64,
 ) -> kvmem_status {
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `out_verification`.
-        let result = unsafe { out(out_verification, "out_verification") }?;
-        // SAFETY: promise 1 of the C caller, for `path`.
-        let path = unsafe { some_text(path, "path") }?;
-        let depth = depth_of(depth)?;
+        let result = out_verification.get("out_verification")?;
+        let path = path.some_text("path")?;
         let room = elements::<kvmem_disk_tier_damaged_value>(capacity, "damaged")?;
         // SAFETY: promise 2 of the C caller.
-        let cancel = token(&unsafe { ObjectPromise::of_caller() }, cancel)?;
+        let cancel = token(&unsafe { ObjectPromise::of_caller() }, &cancel)?;
         let listener = ProgressCallback::new(progress, user);
-        let (device, inspection) = inspected(path, depth)?;
+        let (device, inspection) = inspected(path, VERIFY_DEPTH)?;
         let contents = inspection.contents?;
         let (begin, total) = (Instant::now(), contents.used_bytes());
         let counts = kvmem_disk_tier_verification {

@@ -2,10 +2,9 @@
 
 use std::ffi::c_char;
 
-use crate::call::{on, out, write_text};
+use crate::argument::{Handle, Out};
 use crate::fetching::deadline;
 use crate::kv_cache::kvmem_kv_cache;
-use crate::promise::ObjectPromise;
 use crate::stats::kvmem_write_behind_stats;
 use crate::status::*;
 
@@ -15,19 +14,14 @@ use crate::status::*;
 /// 0. Without a queue there is nothing to wait for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_flush(
-    cache: *const kvmem_kv_cache,
+    cache: Handle<kvmem_kv_cache>,
     timeout_ns: u64,
-    out_flushed: *mut u32,
+    out_flushed: Out<u32>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
+    cache.on(|cache| {
         let until = deadline(timeout_ns);
         let is_flushed = cache.queue.as_ref().is_none_or(|queue| queue.flush_until(until));
-        // SAFETY: promise 1 of the C caller, for `out_flushed`.
-        if let Ok(flushed) = unsafe { out(out_flushed, "") } {
-            flushed.put(u32::from(is_flushed));
-        }
+        out_flushed.put_if_wanted(u32::from(is_flushed));
         Ok(())
     })
 }
@@ -35,14 +29,11 @@ pub unsafe extern "C" fn kvmem_kv_cache_flush(
 /// Reads the statistics of the queue of evicted values; zeros without a queue.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_get_write_behind_stats(
-    cache: *const kvmem_kv_cache,
-    out_stats: *mut kvmem_write_behind_stats,
+    cache: Handle<kvmem_kv_cache>,
+    out_stats: Out<kvmem_write_behind_stats>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
-        // SAFETY: promise 1 of the C caller, for `out_stats`.
-        let figures = unsafe { out(out_stats, "out_stats") }?;
+    cache.on(|cache| {
+        let figures = out_stats.get("out_stats")?;
         let stats = cache.queue.as_ref().map(|queue| queue.stats()).unwrap_or_default();
         figures.put((&stats).into());
         Ok(())
@@ -54,16 +45,13 @@ pub unsafe extern "C" fn kvmem_kv_cache_get_write_behind_stats(
 /// the NUL. KVMEM_ERR_BUFFER_TOO_SMALL: the text was truncated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_write_behind_error(
-    cache: *const kvmem_kv_cache,
-    buffer: *mut c_char,
+    cache: Handle<kvmem_kv_cache>,
+    buffer: Out<c_char>,
     capacity: u64,
-    out_needed: *mut u64,
+    out_needed: Out<u64>,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
+    cache.on(|cache| {
         let text = cache.queue.as_ref().and_then(|queue| queue.last_error()).unwrap_or_default();
-        // SAFETY: promise 1 of the C caller, for `buffer` and `out_needed`.
-        unsafe { write_text(&text, buffer, capacity, out_needed) }
+        buffer.write_text(&text, capacity, &out_needed)
     })
 }

@@ -19,7 +19,7 @@ use pyo3::types::PyString;
 
 use crate::collect::{Link, Traverse};
 use crate::disk_key::key_of_bytes;
-use crate::error;
+use crate::error::{self, ArgumentError};
 use crate::interrupt::{is_raised, raise};
 use crate::process;
 use crate::python_tier::LentViews;
@@ -76,9 +76,9 @@ pub(crate) enum AdmissionArgument {
 }
 
 impl<'a, 'py> FromPyObject<'a, 'py> for AdmissionArgument {
-    type Error = PyErr;
+    type Error = ArgumentError;
 
-    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<AdmissionArgument> {
+    fn extract(given: Borrowed<'a, 'py, PyAny>) -> Result<AdmissionArgument, ArgumentError> {
         if let Ok(word) = given.cast::<PyString>() {
             return Ok(AdmissionArgument::Word(word.to_str()?.to_owned()));
         }
@@ -89,7 +89,8 @@ impl<'a, 'py> FromPyObject<'a, 'py> for AdmissionArgument {
         let name = given.get_type().name()?;
         Err(PyTypeError::new_err(format!(
             "give \"all\", \"second_eviction\", or a callable that accepts (key, value), not {name}"
-        )))
+        ))
+        .into())
     }
 }
 

@@ -37,7 +37,7 @@ where
         for (at, object) in elements(objects, name, name)?.enumerate() {
             let object = object?
                 .cast_into::<C>()
-                .map_err(|error| named(objects.py(), error.into(), &format!("{name}[{at}]")))?;
+                .map_err(|error| named(objects.py(), error, &format!("{name}[{at}]")))?;
             let value = held(object.get()).take()?;
             taken.push((object, value));
         }

@@ -12,10 +12,9 @@ use crate::cluster_tier::PyClusterTier;
 use crate::collect::{Link, Traverse};
 use crate::disk_tier::PyDiskTier;
 use crate::error;
-use crate::number::Int;
+use crate::keywords::Keywords;
 use crate::pool::PyPool;
 use crate::python_tier::PythonTier;
-use crate::size::Size;
 use crate::tier_set::PyTierSet;
 
 /// Any lower tier of the library.
@@ -51,45 +50,37 @@ impl Traverse for Below {
 }
 
 /// The settings of a queue above a tier.
-pub(crate) struct QueueSettings<'a, 'py> {
-    pub(crate) bytes: Option<Size>,
-    pub(crate) when_full: &'a str,
-    pub(crate) writers: Int<'py>,
-    pub(crate) on_drop: &'a str,
+pub(crate) struct QueueSettings {
+    bytes: Option<u64>,
+    when_full: WhenFull,
+    writers: usize,
+    on_drop: OnDrop,
 }
 
 /// The maximum number of writers.
 const MAX_WRITERS: u64 = 64;
 
-impl<'py> QueueSettings<'_, 'py> {
+impl QueueSettings {
+    /// Takes the options of a cache.
+    pub(crate) fn take(options: &Keywords<'_>) -> PyResult<QueueSettings> {
+        let when_full = [("wait", WhenFull::Wait), ("drop", WhenFull::Drop)];
+        let on_drop = [("write", OnDrop::Write), ("discard", OnDrop::Discard)];
+        Ok(QueueSettings {
+            bytes: options.bytes("write_behind")?,
+            when_full: options.choice("write_behind_when_full", when_full)?,
+            writers: options.number("write_behind_writers", 1, MAX_WRITERS)?.unwrap_or(1) as usize,
+            on_drop: options.choice("write_behind_on_drop", on_drop)?,
+        })
+    }
+
     /// Makes the queue above a tier, if one is wanted.
-    fn queue(
-        self,
-        py: Python<'py>,
-        pool: &Pool,
-        tier: &AnyTier,
-    ) -> PyResult<Option<Arc<WriteBehind>>> {
-        let wrong = |name: &str, given: &str, words: &str| {
-            let message = format!("write_behind_{name} is {given:?}: give {words}");
-            Err(error::bad_value(py, message))
-        };
-        let when_full = match self.when_full {
-            "wait" => WhenFull::Wait,
-            "drop" => WhenFull::Drop,
-            other => return wrong("when_full", other, "wait or drop"),
-        };
-        let on_drop = match self.on_drop {
-            "write" => OnDrop::Write,
-            "discard" => OnDrop::Discard,
-            other => return wrong("on_drop", other, "write or discard"),
-        };
-        let writers = self.writers.within(py, "write_behind_writers", 1..=MAX_WRITERS)? as usize;
-        let Some(Size(bytes)) = self.bytes else { return Ok(None) };
+    fn queue(&self, pool: &Pool, tier: &AnyTier) -> PyResult<Option<Arc<WriteBehind>>> {
+        let Some(bytes) = self.bytes else { return Ok(None) };
         let queue = WriteBehind::builder(pool, Arc::clone(tier))
             .max_bytes(bytes)
-            .when_full(when_full)
-            .writers(writers)
-            .on_drop(on_drop);
+            .when_full(self.when_full)
+            .writers(self.writers)
+            .on_drop(self.on_drop);
         // The system's error if no thread can be started.
         Ok(Some(Arc::new(queue.build()?)))
     }
@@ -107,10 +98,10 @@ pub(crate) fn build<'py>(
     pool: &Bound<'py, PyPool>,
     memory: &Pool,
     lower_tier: Option<Bound<'py, PyAny>>,
-    settings: QueueSettings<'_, 'py>,
+    settings: &QueueSettings,
 ) -> PyResult<BuiltBelow> {
     let py = pool.py();
-    let wanted = settings.bytes.map(|Size(bytes)| bytes);
+    let wanted = settings.bytes;
     // Without a tier of the library no queue is possible.
     let queued = |message: &str, limit: u64| {
         let message = format!("write_behind {message}");
@@ -134,8 +125,8 @@ pub(crate) fn build<'py>(
             (tier.object.get(py).expect("it was made just now").into_bound(py), tier as AnyTier)
         }
     };
-    let writes_at_end = settings.on_drop == "write";
-    let queue = settings.queue(py, memory, &tier)?;
+    let writes_at_end = settings.on_drop == OnDrop::Write;
+    let queue = settings.queue(memory, &tier)?;
     let object = Link::new(Some(object.unbind()));
     let weak = queue.as_ref().map_or_else(Weak::new, Arc::downgrade);
     let tier = queue.map_or(tier, |queue| queue);

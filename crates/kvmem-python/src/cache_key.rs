@@ -16,7 +16,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyString};
 
-use crate::error;
+use crate::error::{self, ArgumentError};
 
 /// A key that is borrowed for one call. Numbers, bytes and texts are never equal.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -132,14 +132,14 @@ impl ToOwned for dyn AsCacheKey + '_ {
 pub(crate) type Cache = KvCache<OwnedKey>;
 
 impl<'a, 'py> FromPyObject<'a, 'py> for CacheKey<'a> {
-    type Error = PyErr;
+    type Error = ArgumentError;
 
     #[inline]
-    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<CacheKey<'a>> {
+    fn extract(given: Borrowed<'a, 'py, PyAny>) -> Result<CacheKey<'a>, ArgumentError> {
         if given.is_exact_instance_of::<PyInt>() {
             int(given)
         } else if given.is_exact_instance_of::<PyBytes>() {
-            Ok(CacheKey::Bytes(given.extract::<&'a [u8]>()?))
+            Ok(CacheKey::Bytes(given.extract::<&'a [u8]>().map_err(PyErr::from)?))
         } else if given.is_exact_instance_of::<PyString>() {
             text(given)
         } else {
@@ -150,20 +150,21 @@ impl<'a, 'py> FromPyObject<'a, 'py> for CacheKey<'a> {
 
 /// Returns the UTF-8 form of a `str`, which the object keeps.
 #[inline]
-fn text<'a>(given: Borrowed<'a, '_, PyAny>) -> PyResult<CacheKey<'a>> {
+fn text<'a>(given: Borrowed<'a, '_, PyAny>) -> Result<CacheKey<'a>, ArgumentError> {
     match given.extract::<&'a str>() {
         Ok(text) => Ok(CacheKey::Text(text)),
         Err(_) => Err(error::bad_value(
             given.py(),
             "a str key must be text that UTF-8 can encode: give other data as bytes",
-        )),
+        )
+        .into()),
     }
 }
 
 /// Converts an `int`, or an instance of a subclass. Raises no Python exception for numbers that fit
 /// in 128 bits.
 #[inline]
-fn int<'a>(given: Borrowed<'a, '_, PyAny>) -> PyResult<CacheKey<'a>> {
+fn int<'a>(given: Borrowed<'a, '_, PyAny>) -> Result<CacheKey<'a>, ArgumentError> {
     let mut overflow: c_int = 0;
     // SAFETY: the borrowed object is alive, and the token of its type says that this thread is
     // attached. The flag is a local, writable until the call returns. For an int, which the caller
@@ -173,20 +174,20 @@ fn int<'a>(given: Borrowed<'a, '_, PyAny>) -> PyResult<CacheKey<'a>> {
 }
 
 #[cold]
-fn long<'a>(given: Borrowed<'a, '_, PyAny>) -> PyResult<CacheKey<'a>> {
+fn long<'a>(given: Borrowed<'a, '_, PyAny>) -> Result<CacheKey<'a>, ArgumentError> {
     match given.extract::<i128>() {
         Ok(number) => Ok(CacheKey::Int(number)),
         Err(_) => {
             let message = "an int key has at most 127 bits and a sign: give a longer one as bytes";
-            Err(error::bad_number(given.py(), message, given, i128::MAX))
+            Err(error::bad_number(given.py(), message, given, i128::MAX).into())
         }
     }
 }
 
 #[cold]
-fn other<'a>(given: Borrowed<'a, '_, PyAny>) -> PyResult<CacheKey<'a>> {
+fn other<'a>(given: Borrowed<'a, '_, PyAny>) -> Result<CacheKey<'a>, ArgumentError> {
     if given.is_instance_of::<PyBytes>() {
-        Ok(CacheKey::Bytes(given.extract::<&'a [u8]>()?))
+        Ok(CacheKey::Bytes(given.extract::<&'a [u8]>().map_err(PyErr::from)?))
     } else if given.is_instance_of::<PyString>() {
         text(given)
     } else if given.is_instance_of::<PyInt>() {
@@ -195,7 +196,7 @@ fn other<'a>(given: Borrowed<'a, '_, PyAny>) -> PyResult<CacheKey<'a>> {
         Ok(CacheKey::Int(number))
     } else {
         let name = given.get_type().name()?;
-        Err(PyTypeError::new_err(format!("a key is an int, bytes or a str, not {name}")))
+        Err(PyTypeError::new_err(format!("a key is an int, bytes or a str, not {name}")).into())
     }
 }
 

@@ -12,9 +12,9 @@ use crate::admit::{AdmissionArgument, Admit};
 use crate::collect::{Plain, collected};
 use crate::error;
 use crate::holder::Holder;
+use crate::keywords::Keywords;
 use crate::number::{Callback, Int};
 use crate::report::{self, Level};
-use crate::size::Size;
 use crate::tier_inspection;
 use crate::tier_inspection::engine_of;
 use crate::tier_values::{SharedTier, tier_methods};
@@ -39,111 +39,43 @@ collected!(PyDiskTier { held, path, found, direct, engine, admit }, |it, py| {
     it.admit.iter().for_each(|admit| admit.0.cut(py));
 });
 
-/// Returns the limit of transfers in flight that the library has.
-const MAX_DEPTH: u64 = 4096;
-
-/// The keyword arguments of tiers and sets.
-pub(crate) struct Options<'a, 'py> {
-    pub(crate) bytes: Option<Size>,
-    pub(crate) depth: Int<'py>,
-    pub(crate) max_entries: Option<Int<'py>>,
-    pub(crate) journal_bytes: Option<Size>,
-    pub(crate) dsync: bool,
-    pub(crate) format: bool,
-    pub(crate) verify: &'a str,
-    pub(crate) admission: AdmissionArgument,
-    pub(crate) eviction: &'a str,
-    pub(crate) max_write_bytes_per_s: Option<Size>,
-    pub(crate) take_over: bool,
-}
-
-impl<'py> Options<'_, 'py> {
-    /// Converts the arguments.
-    pub(crate) fn tier_options(self, py: Python<'py>) -> PyResult<DiskTierOptions> {
-        let wrong = |name: &str, given: &str, words: &str| {
-            error::bad_value(py, format!("{name} is {given:?}: give {words}"))
-        };
-        let mut options = DiskTierOptions {
-            depth: Some(self.depth.within(py, "depth", 1..=MAX_DEPTH)? as u32),
-            dsync: self.dsync,
-            format: self.format,
-            take_over: self.take_over,
-            ..DiskTierOptions::default()
-        };
-        if let Some(entries) = self.max_entries {
-            options.max_entries = Some(entries.within(py, "max_entries", 1..=u64::MAX)?);
-        }
-        options.verify = match self.verify {
-            "lazy" => Verify::Lazy,
-            "all" => Verify::All,
-            other => return Err(wrong("verify", other, "lazy or all")),
-        };
-        options.admission = self.admission.admission(py)?;
-        options.eviction = match self.eviction {
-            "lru" => EvictionOrder::Lru,
-            "fifo" => EvictionOrder::Fifo,
-            other => return Err(wrong("eviction", other, "lru or fifo")),
-        };
-        let rate = self.max_write_bytes_per_s;
-        options.max_write_bytes_per_s =
-            rate.map(|rate| at_least_one(py, "max_write_bytes_per_s", rate)).transpose()?;
-        let journal = self.journal_bytes;
-        options.journal_bytes =
-            journal.map(|bytes| at_least_one(py, "journal_bytes", bytes)).transpose()?;
-        options.bytes = self.bytes.map(|bytes| at_least_one(py, "bytes", bytes)).transpose()?;
-        Ok(options)
-    }
-}
-
-fn at_least_one(py: Python<'_>, name: &str, Size(bytes): Size) -> PyResult<u64> {
-    if bytes == 0 {
-        let message = format!("{name} is 0: give at least 1, or None");
-        return Err(error::bad_number(py, message, 0, 1));
-    }
-    Ok(bytes)
+/// Takes the options of tiers and sets.
+pub(crate) fn tier_options(
+    py: Python<'_>,
+    options: &Keywords<'_>,
+) -> PyResult<(DiskTierOptions, Option<Arc<Admit>>)> {
+    let admission = options.take("admission")?.unwrap_or_else(AdmissionArgument::all);
+    let admit = admission.admit();
+    let options = DiskTierOptions {
+        bytes: options.some_bytes("bytes")?,
+        max_entries: options.number("max_entries", 1, u64::MAX)?,
+        dsync: options.flag("dsync", false)?,
+        format: options.flag("format", false)?,
+        verify: options.choice("verify", [("lazy", Verify::Lazy), ("all", Verify::All)])?,
+        admission: admission.admission(py)?,
+        eviction: options
+            .choice("eviction", [("lru", EvictionOrder::Lru), ("fifo", EvictionOrder::Fifo)])?,
+        max_write_bytes_per_s: options.some_bytes("max_write_bytes_per_s")?,
+        take_over: options.flag("take_over", false)?,
+        ..DiskTierOptions::default()
+    };
+    Ok((options, admit))
 }
 
 #[pymethods]
 impl PyDiskTier {
     #[new]
-    #[pyo3(signature = (
-        path, *, bytes=None, depth=Int::usual(32), max_entries=None, journal_bytes=None,
-        dsync=false, format=false, verify="lazy", admission=AdmissionArgument::all(),
-        eviction="lru", max_write_bytes_per_s=None, take_over=false
-    ), text_signature = "(path, *, bytes=None, depth=32, max_entries=None, \
-        journal_bytes=None, dsync=False, format=False, verify='lazy', admission='all', \
+    #[pyo3(signature = (path, **options), text_signature = "(path, *, bytes=None, \
+        max_entries=None, dsync=False, format=False, verify='lazy', admission='all', \
         eviction='lru', max_write_bytes_per_s=None, take_over=False)")]
-    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
-    fn create<'py>(
-        py: Python<'py>,
+    fn create(
+        py: Python<'_>,
         path: PathBuf,
-        bytes: Option<Size>,
-        depth: Int<'py>,
-        max_entries: Option<Int<'py>>,
-        journal_bytes: Option<Size>,
-        dsync: bool,
-        format: bool,
-        verify: &str,
-        admission: AdmissionArgument,
-        eviction: &str,
-        max_write_bytes_per_s: Option<Size>,
-        take_over: bool,
+        options: Option<Bound<'_, PyDict>>,
     ) -> PyResult<PyDiskTier> {
-        let admit = admission.admit();
-        let options = Options {
-            bytes,
-            depth,
-            max_entries,
-            journal_bytes,
-            dsync,
-            format,
-            verify,
-            admission,
-            eviction,
-            max_write_bytes_per_s,
-            take_over,
-        };
-        let options = options.tier_options(py)?;
+        let keywords = Keywords::new(py, "DiskTier", options);
+        let (options, admit) = tier_options(py, &keywords)?;
+        keywords.end()?;
         let opened = py.detach(|| DiskTier::open(&path, &options));
         let (tier, found) =
             opened.map_err(|error| error::tier_open(py, &path, options.bytes, &error))?;
@@ -163,19 +95,18 @@ impl PyDiskTier {
 
     #[doc = doc!("DiskTier.verify")]
     #[staticmethod]
-    #[pyo3(signature = (
-        path, *, depth=Int::usual(32), max_damaged_values=Int::usual(1000), progress=None
-    ), text_signature = "(path, *, depth=32, max_damaged_values=1000, progress=None)")]
+    #[pyo3(
+        signature = (path, *, max_damaged_values=Int::usual(1000), progress=None),
+        text_signature = "(path, *, max_damaged_values=1000, progress=None)"
+    )]
     fn verify<'py>(
         py: Python<'py>,
         path: PathBuf,
-        depth: Int<'py>,
         max_damaged_values: Int<'py>,
         progress: Option<Callback>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let depth = depth.within(py, "depth", 1..=MAX_DEPTH)? as u32;
         let named = max_damaged_values.within(py, "max_damaged_values", 0..=u64::MAX)?;
-        tier_inspection::verification(py, &path, depth, named as usize, progress)
+        tier_inspection::verification(py, &path, named as usize, progress)
     }
 
     #[doc = doc!("DiskTier.report")]

@@ -75,8 +75,9 @@ pub(crate) fn items<'py>(
 /// Returns the error about the argument `name`, with the name in a `TypeError`, which the
 /// interpreter raises without one.
 #[cold]
-pub(crate) fn named(py: Python<'_>, error: PyErr, name: &str) -> PyErr {
-    if !error.get_type(py).is(py.get_type::<PyTypeError>()) {
+pub(crate) fn named(py: Python<'_>, error: impl Into<PyErr>, name: &str) -> PyErr {
+    let error = error.into();
+    if !error.is_instance_of::<PyTypeError>(py) {
         return error;
     }
     let named = PyTypeError::new_err(format!("{name}: {}", error.value(py)));
@@ -87,7 +88,7 @@ pub(crate) fn named(py: Python<'_>, error: PyErr, name: &str) -> PyErr {
 /// Returns the error about what the argument `name` has for a key, with both names in a
 /// `TypeError`.
 #[cold]
-pub(crate) fn at_key(error: PyErr, name: &str, key: &Bound<'_, PyAny>) -> PyErr {
+pub(crate) fn at_key(error: impl Into<PyErr>, name: &str, key: &Bound<'_, PyAny>) -> PyErr {
     let text = key.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
     named(key.py(), error, &format!("{name}[{text}]"))
 }

@@ -12,7 +12,7 @@ use kvmem::pool::PoolError;
 use kvmem::register::{ChunkError, NotAvailable, RegisterError, RegistrarError};
 use kvmem_tier::device::FixedBuffersError;
 use kvmem_tier::{StoreError, TierError};
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -97,6 +97,27 @@ pub(crate) fn forked(name: &str) -> PyErr {
 #[cold]
 pub(crate) fn bad_value(py: Python<'_>, message: impl ToString) -> PyErr {
     Raised::new(py, "InvalidArgumentError", message).err()
+}
+
+/// The failure of the conversion of an argument. A `TypeError` becomes an exception to whose message
+/// PyO3 adds the name of the argument.
+pub(crate) struct ArgumentError(PyErr);
+
+impl From<PyErr> for ArgumentError {
+    fn from(error: PyErr) -> ArgumentError {
+        ArgumentError(error)
+    }
+}
+
+impl From<ArgumentError> for PyErr {
+    #[cold]
+    fn from(ArgumentError(error): ArgumentError) -> PyErr {
+        Python::try_attach(|py| match error.get_type(py).is(py.get_type::<PyTypeError>()) {
+            true => Raised::new(py, "ArgumentTypeError", error.value(py)).err(),
+            false => error.clone_ref(py),
+        })
+        .unwrap_or(error)
+    }
 }
 
 /// Makes the error of a violated invariant.

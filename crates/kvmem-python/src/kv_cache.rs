@@ -23,6 +23,7 @@ use crate::elements::{at_key, each_key, elements, items, named};
 use crate::error;
 use crate::holder::{Held, Holder, Lent, drop_value};
 use crate::interrupt::{SIGNAL_INTERVAL, evicting};
+use crate::keywords::Keywords;
 use crate::memory_methods::memory_methods;
 use crate::node_values::worth;
 use crate::number::{Int, Seconds};
@@ -154,49 +155,29 @@ collected!(PyKvCache { held, pool, below }, |it, py| {
 #[pymethods]
 impl PyKvCache {
     #[new]
-    #[pyo3(signature = (
-        pool, *, max_bytes=None, max_blocks=None, eviction="lru", lower_tier=None,
-        write_behind=None, write_behind_when_full="wait", write_behind_writers=Int::usual(1),
-        write_behind_on_drop="write"
-    ), text_signature = "(pool, *, max_bytes=None, max_blocks=None, eviction='lru', \
-        lower_tier=None, write_behind=None, write_behind_when_full='wait', \
-        write_behind_writers=1, write_behind_on_drop='write')")]
-    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+    #[pyo3(signature = (pool, **options), text_signature = "(pool, *, max_bytes=None, \
+        max_blocks=None, eviction='lru', lower_tier=None, write_behind=None, \
+        write_behind_when_full='wait', write_behind_writers=1, write_behind_on_drop='write')")]
     fn create<'py>(
         pool: Bound<'py, PyPool>,
-        max_bytes: Option<Size>,
-        max_blocks: Option<Int<'py>>,
-        eviction: &str,
-        lower_tier: Option<Bound<'py, PyAny>>,
-        write_behind: Option<Size>,
-        write_behind_when_full: &str,
-        write_behind_writers: Int<'py>,
-        write_behind_on_drop: &str,
+        options: Option<Bound<'py, PyDict>>,
     ) -> PyResult<PyKvCache> {
         let py = pool.py();
-        let eviction = match eviction {
-            "lru" => Eviction::Lru,
-            "scan-resistant" => Eviction::ScanResistant,
-            other => {
-                let message = format!("eviction is {other:?}: give lru or scan-resistant");
-                return Err(error::bad_value(py, message));
-            }
-        };
+        let options = Keywords::new(py, "KvCache", options);
+        let evictions = [("lru", Eviction::Lru), ("scan-resistant", Eviction::ScanResistant)];
+        let eviction = options.choice("eviction", evictions)?;
         let memory = pool.get().pool()?;
         let mut builder = KvCache::builder(&memory).eviction(eviction);
-        if let Some(Size(bytes)) = max_bytes {
+        if let Some(bytes) = options.bytes("max_bytes")? {
             builder = builder.max_bytes(bytes);
         }
-        if let Some(blocks) = max_blocks {
-            builder = builder.max_blocks(blocks.u64(py, "max_blocks")?);
+        if let Some(blocks) = options.number("max_blocks", 0, u64::MAX)? {
+            builder = builder.max_blocks(blocks);
         }
-        let settings = QueueSettings {
-            bytes: write_behind,
-            when_full: write_behind_when_full,
-            writers: write_behind_writers,
-            on_drop: write_behind_on_drop,
-        };
-        let BuiltBelow { below, tier } = below::build(&pool, &memory, lower_tier, settings)?;
+        let lower_tier = options.object("lower_tier")?.filter(|tier| !tier.is_none());
+        let settings = QueueSettings::take(&options)?;
+        options.end()?;
+        let BuiltBelow { below, tier } = below::build(&pool, &memory, lower_tier, &settings)?;
         if let Some(tier) = tier {
             builder = builder.lower_tier(tier).with_allocator(kvmem_tier::allocate);
         }

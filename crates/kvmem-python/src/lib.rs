@@ -40,6 +40,7 @@ mod hold;
 mod holder;
 mod interrupt;
 mod keeper;
+mod keywords;
 mod kv_cache;
 mod long;
 mod memory_methods;

@@ -14,6 +14,7 @@ use kvmem_node::{
     PinBatch, ValueOptions,
 };
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::batch::take_all;
 use crate::buffer::Source;
@@ -23,6 +24,7 @@ use crate::context::context_manager;
 use crate::elements::{at_key, elements, items, named};
 use crate::error;
 use crate::holder::{Held, Holder, Lent, drop_value};
+use crate::keywords::Keywords;
 use crate::long;
 use crate::node_call::{INTERRUPT, call, detached};
 use crate::node_error::node_error;
@@ -33,7 +35,7 @@ use crate::node_values::{
     NodeKeys, bounded, check_batch, fill, hints, hints_of_each, node_key, parent_key,
 };
 use crate::number::{Int, Seconds, Several};
-use crate::options::{self, Threads, Words};
+use crate::options::{self, Threads};
 use crate::region::part;
 use crate::registration::key;
 use crate::report::{self, Level};
@@ -85,29 +87,13 @@ plain!(PyNodeCache { held, connected });
 
 #[doc = doc!("connect")]
 #[pyfunction]
-#[pyo3(
-    signature = (
-        path, *, namespace="", read_only=false, retry_for=None, answer_within=None, populate=false,
-        checksums=false, verify=false, rings=false, devices=None, server_users=None
-    ),
-    text_signature = "(path, *, namespace='', read_only=False, retry_for=10.0, \
-                      answer_within=30.0, populate=False, checksums=False, verify=False, \
-                      rings=False, devices=None, server_users=())"
-)]
-#[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+#[pyo3(signature = (path, **options), text_signature = "(path, *, namespace='', \
+    read_only=False, retry_for=10.0, answer_within=30.0, populate=False, checksums=False, \
+    verify=False, rings=False, devices=None, server_users=())")]
 pub(crate) fn connect(
     py: Python<'_>,
     path: PathBuf,
-    namespace: &str,
-    read_only: bool,
-    retry_for: Option<Seconds<'_>>,
-    answer_within: Option<Seconds<'_>>,
-    populate: bool,
-    checksums: bool,
-    verify: bool,
-    rings: bool,
-    devices: Option<Words>,
-    server_users: Option<Several<Int<'_>>>,
+    options: Option<Bound<'_, PyDict>>,
 ) -> PyResult<PyNodeCache> {
     let len = path.as_os_str().len();
     if len > MAX_SOCKET_PATH {
@@ -115,27 +101,25 @@ pub(crate) fn connect(
             format!("the path has {len} bytes: a socket's has at most {MAX_SOCKET_PATH} bytes");
         return Err(error::bad_number(py, message, len, MAX_SOCKET_PATH));
     }
-    let mut options = ConnectOptions {
-        namespace: namespace.to_owned(),
-        read_only,
-        populate,
-        checksums,
-        verify,
-        rings,
-        registrars: ClientRegistrars(options::devices(py, devices.as_ref())?),
+    let given = Keywords::new(py, "connect", options);
+    let usual = ConnectOptions::default();
+    let users = given.take::<Several<Int<'_>>>("server_users")?.map_or_else(Vec::new, |it| it.0);
+    let number = |user: Int<'_>| user.u32(py, "server_users");
+    let options = ConnectOptions {
+        namespace: given.text("namespace")?.unwrap_or_default(),
+        read_only: given.flag("read_only", false)?,
+        retry_for: given.seconds("retry_for")?.unwrap_or(usual.retry_for),
+        answer_within: given.seconds("answer_within")?.unwrap_or(usual.answer_within),
+        populate: given.flag("populate", false)?,
+        checksums: given.flag("checksums", false)?,
+        verify: given.flag("verify", false)?,
+        rings: given.flag("rings", false)?,
+        registrars: ClientRegistrars(options::devices(py, given.take("devices")?.as_ref())?),
+        server_users: users.into_iter().map(number).collect::<PyResult<_>>()?,
         interrupt: Some(INTERRUPT),
-        ..ConnectOptions::default()
+        ..usual
     };
-    if let Some(Several(users)) = server_users {
-        let number = |user: Int<'_>| user.u32(py, "server_users");
-        options.server_users = users.into_iter().map(number).collect::<PyResult<_>>()?;
-    }
-    if let Some(retry_for) = retry_for {
-        options.retry_for = retry_for.duration(py, "retry_for")?;
-    }
-    if let Some(answer_within) = answer_within {
-        options.answer_within = answer_within.duration(py, "answer_within")?;
-    }
+    given.end()?;
     // SAFETY: the processes that map the memory for writing keep to the protocol, which is a
     // condition of this function for its caller.
     let client = detached(py, || unsafe { NodeClient::connect(&path, &options) })?;
@@ -358,7 +342,7 @@ impl PyNodeCache {
         for (at, object) in objects.iter().enumerate() {
             let reservation = object
                 .cast::<PyNodeReservation>()
-                .map_err(|error| named(py, error.into(), &format!("reservations[{at}]")))?;
+                .map_err(|error| named(py, error, &format!("reservations[{at}]")))?;
             let reservation = reservation.get();
             if !reservation.held.with(|reserved| reserved.is_of(&client))? {
                 let message = "a reservation is of another connection: commit it there";

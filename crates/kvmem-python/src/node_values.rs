@@ -67,7 +67,7 @@ pub(crate) fn hints<'py>(
     ttl: Option<Seconds<'py>>,
 ) -> PyResult<ValueOptions> {
     let (priority, ttl) = worth(py, priority, ttl)?;
-    Ok(ValueOptions { parent: None, priority: priority.get(), ttl })
+    Ok(ValueOptions { parent: None, priority, ttl })
 }
 
 /// Converts the arguments `priority` and `ttl`.

@@ -13,23 +13,23 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
 
-use crate::error;
+use crate::error::{self, ArgumentError};
 
 /// An `int`, or an object with `__index__`. Numbers that do not fit in an unsigned 64-bit integer
 /// stay Python objects.
 pub(crate) struct Int<'py>(Result<u64, Bound<'py, PyAny>>);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Int<'py> {
-    type Error = PyErr;
+    type Error = ArgumentError;
 
     #[inline]
-    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Int<'py>> {
+    fn extract(given: Borrowed<'a, 'py, PyAny>) -> Result<Int<'py>, ArgumentError> {
         match given.extract::<u64>() {
             Ok(number) => Ok(Int(Ok(number))),
             Err(error) if error.is_instance_of::<PyOverflowError>(given.py()) => {
                 Ok(Int(Err(given.to_owned())))
             }
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         }
     }
 }
@@ -110,18 +110,18 @@ fn beyond<'py>(
 pub(crate) struct Signed(pub(crate) i64);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Signed {
-    type Error = PyErr;
+    type Error = ArgumentError;
 
     #[inline]
-    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Signed> {
+    fn extract(given: Borrowed<'a, 'py, PyAny>) -> Result<Signed, ArgumentError> {
         match given.extract::<i64>() {
             Ok(number) => Ok(Signed(number)),
             Err(error) if error.is_instance_of::<PyOverflowError>(given.py()) => {
                 let limit = if given.lt(0)? { i64::MIN } else { i64::MAX };
                 let message = format!("{} is beyond {limit}: give a number nearer to 0", *given);
-                Err(error::bad_number(given.py(), message, &*given, limit))
+                Err(error::bad_number(given.py(), message, &*given, limit).into())
             }
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         }
     }
 }
@@ -130,15 +130,15 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Signed {
 pub(crate) struct Seconds<'py>(Result<f64, Bound<'py, PyAny>>);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Seconds<'py> {
-    type Error = PyErr;
+    type Error = ArgumentError;
 
-    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Seconds<'py>> {
+    fn extract(given: Borrowed<'a, 'py, PyAny>) -> Result<Seconds<'py>, ArgumentError> {
         match given.extract::<f64>() {
             Ok(seconds) => Ok(Seconds(Ok(seconds))),
             Err(error) if error.is_instance_of::<PyOverflowError>(given.py()) => {
                 Ok(Seconds(Err(given.to_owned())))
             }
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         }
     }
 }
@@ -163,37 +163,38 @@ impl<'py> Seconds<'py> {
 /// Several values of one type: any iterable except a text or bytes.
 pub(crate) struct Several<T>(pub(crate) Vec<T>);
 
-impl<'a, 'py, T: for<'b> FromPyObject<'b, 'py, Error = PyErr>> FromPyObject<'a, 'py>
+impl<'a, 'py, T: for<'b> FromPyObject<'b, 'py, Error: Into<PyErr>>> FromPyObject<'a, 'py>
     for Several<T>
 {
-    type Error = PyErr;
+    type Error = ArgumentError;
 
-    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Several<T>> {
+    fn extract(given: Borrowed<'a, 'py, PyAny>) -> Result<Several<T>, ArgumentError> {
         if given.is_instance_of::<PyString>() || given.is_instance_of::<PyBytes>() {
             let name = given.get_type().name()?;
-            return Err(PyTypeError::new_err(format!("give a sequence, not {name}")));
+            return Err(PyTypeError::new_err(format!("give a sequence, not {name}")).into());
         }
-        let all = given.try_iter()?.map(|each| each?.extract::<T>());
-        all.collect::<PyResult<Vec<T>>>().map(Several)
+        let all = given.try_iter()?.map(|each| each?.extract::<T>().map_err(Into::into));
+        Ok(Several(all.collect::<PyResult<Vec<T>>>()?))
     }
 }
 
 /// A tuple of exactly `N` values.
 pub(crate) struct Exactly<T, const N: usize>(pub(crate) [T; N]);
 
-impl<'a, 'py, T: for<'b> FromPyObject<'b, 'py, Error = PyErr>, const N: usize> FromPyObject<'a, 'py>
-    for Exactly<T, N>
+impl<'a, 'py, T: for<'b> FromPyObject<'b, 'py, Error: Into<PyErr>>, const N: usize>
+    FromPyObject<'a, 'py> for Exactly<T, N>
 {
-    type Error = PyErr;
+    type Error = ArgumentError;
 
-    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Exactly<T, N>> {
+    fn extract(given: Borrowed<'a, 'py, PyAny>) -> Result<Exactly<T, N>, ArgumentError> {
         let wrong = |what: String| PyTypeError::new_err(format!("give a tuple of {N}, not {what}"));
         let Ok(tuple) = given.cast::<PyTuple>() else {
-            return Err(wrong(given.get_type().name()?.to_string()));
+            return Err(wrong(given.get_type().name()?.to_string()).into());
         };
-        let all = tuple.iter().map(|each| each.extract::<T>()).collect::<PyResult<Vec<T>>>()?;
+        let all = tuple.iter().map(|each| each.extract::<T>().map_err(Into::into));
+        let all = all.collect::<PyResult<Vec<T>>>()?;
         let given = all.len();
-        all.try_into().map(Exactly).map_err(|_| wrong(format!("one of {given}")))
+        all.try_into().map(Exactly).map_err(|_| wrong(format!("one of {given}")).into())
     }
 }
 
@@ -201,13 +202,14 @@ impl<'a, 'py, T: for<'b> FromPyObject<'b, 'py, Error = PyErr>, const N: usize> F
 pub(crate) struct Callback(pub(crate) Py<PyAny>);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Callback {
-    type Error = PyErr;
+    type Error = ArgumentError;
 
-    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Callback> {
+    fn extract(given: Borrowed<'a, 'py, PyAny>) -> Result<Callback, ArgumentError> {
         if given.is_callable() {
             return Ok(Callback(given.to_owned().unbind()));
         }
         let name = given.get_type().name()?;
-        Err(PyTypeError::new_err(format!("give a callable that accepts (done, total), not {name}")))
+        Err(PyTypeError::new_err(format!("give a callable that accepts (done, total), not {name}"))
+            .into())
     }
 }

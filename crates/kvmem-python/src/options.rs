@@ -10,7 +10,8 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::error;
+use crate::error::{self, ArgumentError};
+use crate::keywords::Keywords;
 use crate::number::{Int, Seconds};
 
 /// Maximum number of threads: more than any machine has cores.
@@ -20,9 +21,9 @@ const MAX_THREADS: u64 = 1 << 20;
 pub(crate) struct Words(String);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Words {
-    type Error = PyErr;
+    type Error = ArgumentError;
 
-    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Words> {
+    fn extract(given: Borrowed<'a, 'py, PyAny>) -> Result<Words, ArgumentError> {
         if let Ok(text) = given.cast::<PyString>() {
             return Ok(Words(text.to_str()?.to_owned()));
         }
@@ -54,9 +55,9 @@ pub(crate) enum Threads<'py> {
 }
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Threads<'py> {
-    type Error = PyErr;
+    type Error = ArgumentError;
 
-    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Threads<'py>> {
+    fn extract(given: Borrowed<'a, 'py, PyAny>) -> Result<Threads<'py>, ArgumentError> {
         if let Ok(text) = given.cast::<PyString>() {
             return Ok(Threads::Word(text.to_str()?.to_owned()));
         }
@@ -66,6 +67,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Threads<'py> {
             PyTypeError::new_err(format!(
                 "give a number of threads, a str such as \"auto\", or None, not {name}"
             ))
+            .into()
         })
     }
 }
@@ -105,14 +107,34 @@ pub(crate) fn backing(shared: bool) -> Backing {
     if shared { Backing::Shared } else { Backing::Private }
 }
 
-/// Checks that `readers_only` is used with shared memory only.
-pub(crate) fn readers_only(py: Python<'_>, readers_only: bool, shared: bool) -> PyResult<bool> {
-    if readers_only && !shared {
-        let message = "readers_only is True, but the memory is private and has no other writers: \
-                       add shared=True, or leave readers_only out";
-        return Err(error::bad_value(py, message));
+/// The options of memory that is mapped.
+pub(crate) struct MemoryOptions {
+    pub(crate) ladder: Ladder,
+    pub(crate) numa: Numa,
+    pub(crate) shared: bool,
+    pub(crate) readers_only: bool,
+    pub(crate) guard_pages: bool,
+}
+
+impl MemoryOptions {
+    /// Takes them. `readers_only` is for shared memory alone.
+    pub(crate) fn take(py: Python<'_>, options: &Keywords<'_>) -> PyResult<MemoryOptions> {
+        let (pages, strict) = (options.take::<Words>("pages")?, options.flag("strict", false)?);
+        let shared = options.flag("shared", false)?;
+        let readers_only = options.flag("readers_only", false)?;
+        if readers_only && !shared {
+            let message = "readers_only is True, but the memory is private and has no other \
+                           writers: add shared=True, or leave readers_only out";
+            return Err(error::bad_value(py, message));
+        }
+        Ok(MemoryOptions {
+            ladder: ladder(py, pages.as_ref(), strict)?,
+            numa: numa(py, options.text("numa")?.as_deref())?,
+            shared,
+            readers_only,
+            guard_pages: options.flag("guard_pages", false)?,
+        })
     }
-    Ok(readers_only)
 }
 
 /// Converts the moment at which bytes are set to zero. None: never.

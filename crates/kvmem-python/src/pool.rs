@@ -8,6 +8,7 @@ use std::time::Duration;
 use kvmem::arena::{CancelToken, Populate, ProgressOptions};
 use kvmem::pool::{Pool, PoolError};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::batch::take_all;
 use crate::block::{PyBlock, PyBlockBatch};
@@ -16,10 +17,11 @@ use crate::context::context_manager;
 use crate::error::{self, Request};
 use crate::holder::{Held, Holder, Lent};
 use crate::interrupt::SIGNAL_INTERVAL;
+use crate::keywords::Keywords;
 use crate::long;
 use crate::number::{Callback, Int, Seconds, Several};
 use crate::offsets;
-use crate::options::{self, Threads, Words};
+use crate::options::{self, MemoryOptions, Threads};
 use crate::progress::{self, Listener};
 use crate::report::{self, Level};
 use crate::size::Size;
@@ -71,72 +73,50 @@ impl PyPool {
 #[pymethods]
 impl PyPool {
     #[new]
-    #[pyo3(signature = (
-        size, *, max_size=None, pages=None, strict=false, numa=None, shared=false,
-        readers_only=false, guard_pages=false, populate=Threads::auto(), devices=None, policy=None,
-        boundary=None, hot_sizes=None, auto_hot_sizes=true, max_cached_bytes=None,
-        in_background=false, quarantine=false, init_on=None, progress=None
-    ), text_signature = "(size, *, max_size=None, pages=None, strict=False, numa=None, \
-        shared=False, readers_only=False, guard_pages=False, populate='auto', devices=None, \
-        policy=None, boundary=None, hot_sizes=None, auto_hot_sizes=True, \
-        max_cached_bytes=None, in_background=False, quarantine=False, init_on=None, \
-        progress=None)")]
-    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
-    fn create(
-        py: Python<'_>,
-        size: Size,
-        max_size: Option<Size>,
-        pages: Option<Words>,
-        strict: bool,
-        numa: Option<&str>,
-        shared: bool,
-        readers_only: bool,
-        guard_pages: bool,
-        populate: Option<Threads<'_>>,
-        devices: Option<Words>,
-        policy: Option<&str>,
-        boundary: Option<Size>,
-        hot_sizes: Option<Several<Size>>,
-        auto_hot_sizes: bool,
-        max_cached_bytes: Option<Size>,
-        in_background: bool,
-        quarantine: bool,
-        init_on: Option<&str>,
-        progress: Option<Callback>,
-    ) -> PyResult<PyPool> {
+    #[pyo3(signature = (size, **options), text_signature = "(size, *, max_size=None, \
+        pages=None, strict=False, numa=None, shared=False, readers_only=False, \
+        guard_pages=False, populate='auto', devices=None, policy=None, boundary=None, \
+        hot_sizes=None, auto_hot_sizes=True, max_cached_bytes=None, in_background=False, \
+        quarantine=False, init_on=None, progress=None)")]
+    fn create(py: Python<'_>, size: Size, options: Option<Bound<'_, PyDict>>) -> PyResult<PyPool> {
+        let options = Keywords::new(py, "Pool", options);
         let cancel = CancelToken::new();
-        let populate = options::populate(py, "populate", populate)?;
-        let registrars = options::devices(py, devices.as_ref())?;
+        let MemoryOptions { ladder, numa, shared, readers_only, guard_pages } =
+            MemoryOptions::take(py, &options)?;
+        let populate = options.object("populate")?.map_or(Ok(Populate::Auto), |threads| {
+            options::populate(py, "populate", options.convert("populate", &threads)?)
+        })?;
+        let registrars = options::devices(py, options.take("devices")?.as_ref())?;
+        let in_background = options.flag("in_background", false)?;
+        let hot_sizes = options.take::<Several<Size>>("hot_sizes")?;
+        let hot_sizes = hot_sizes.map_or_else(Vec::new, |Several(sizes)| sizes);
         let count = registrars.len() as u64;
         let mut builder = Pool::builder(size.bytes())
-            .ladder(options::ladder(py, pages.as_ref(), strict)?)
-            .numa(options::numa(py, numa)?)
+            .ladder(ladder)
+            .numa(numa)
             .backing(options::backing(shared))
-            .readers_only(options::readers_only(py, readers_only, shared)?)
+            .readers_only(readers_only)
             .guard_pages(guard_pages)
             .populate(populate)
             .registrars(registrars)
-            .policy(options::policy(py, policy)?)
-            .hot_sizes(
-                hot_sizes
-                    .map_or_else(Vec::new, |Several(all)| all)
-                    .into_iter()
-                    .map(|Size(bytes)| bytes),
-            )
-            .auto_hot_sizes(auto_hot_sizes)
+            .policy(options::policy(py, options.text("policy")?.as_deref())?)
+            .hot_sizes(hot_sizes.into_iter().map(|Size(bytes)| bytes))
+            .auto_hot_sizes(options.flag("auto_hot_sizes", true)?)
             .in_background(in_background)
-            .quarantine(quarantine)
-            .init_on(options::init_on(py, init_on)?)
+            .quarantine(options.flag("quarantine", false)?)
+            .init_on(options::init_on(py, options.text("init_on")?.as_deref())?)
             .cancel(cancel.clone());
-        if let Some(size) = max_size {
+        if let Some(size) = options.take::<Size>("max_size")? {
             builder = builder.max_size(size.bytes());
         }
-        if let Some(Size(bytes)) = boundary {
+        if let Some(bytes) = options.bytes("boundary")? {
             builder = builder.boundary(bytes);
         }
-        if let Some(Size(bytes)) = max_cached_bytes {
+        if let Some(bytes) = options.bytes("max_cached_bytes")? {
             builder = builder.max_cached_bytes(bytes);
         }
+        let progress = options.take("progress")?;
+        options.end()?;
         let listener = progress.map(|Callback(callback)| {
             let populated = if populate == Populate::None { 0 } else { size.0 };
             Listener::new(callback, cancel.clone(), populated, size.0.saturating_mul(count))

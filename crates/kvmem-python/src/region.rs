@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use kvmem::arena::{CancelToken, ProgressOptions, Region};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::buffer::{Bytes, Exported, Span};
 use crate::collect::{Link, collected};
@@ -14,10 +15,11 @@ use crate::elements::named;
 use crate::error;
 use crate::holder::{Held, Holder};
 use crate::keeper::{Keeper, Memory};
+use crate::keywords::Keywords;
 use crate::long;
 use crate::memory_methods::memory_methods;
 use crate::number::{Callback, Int, Seconds};
-use crate::options::{self, Threads, Words};
+use crate::options::{self, MemoryOptions, Threads};
 use crate::progress::{self, Listener};
 use crate::report::{self, Level};
 use crate::size::Size;
@@ -67,41 +69,33 @@ impl PyRegion {
 #[pymethods]
 impl PyRegion {
     #[new]
-    #[pyo3(signature = (
-        size, *, pages=None, strict=false, numa=None, populate=None, shared=false,
-        readers_only=false, guard_pages=false, dont_fork=true, dont_dump=true, progress=None,
-        time_budget=None
-    ))]
-    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+    #[pyo3(signature = (size, **options), text_signature = "(size, *, pages=None, \
+        strict=False, numa=None, populate=None, shared=False, readers_only=False, \
+        guard_pages=False, dont_fork=True, dont_dump=True, progress=None, time_budget=None)")]
     fn create(
         py: Python<'_>,
         size: Size,
-        pages: Option<Words>,
-        strict: bool,
-        numa: Option<&str>,
-        populate: Option<Threads<'_>>,
-        shared: bool,
-        readers_only: bool,
-        guard_pages: bool,
-        dont_fork: bool,
-        dont_dump: bool,
-        progress: Option<Callback>,
-        time_budget: Option<Seconds<'_>>,
+        options: Option<Bound<'_, PyDict>>,
     ) -> PyResult<PyRegion> {
+        let options = Keywords::new(py, "Region", options);
         let cancel = CancelToken::new();
+        let MemoryOptions { ladder, numa, shared, readers_only, guard_pages } =
+            MemoryOptions::take(py, &options)?;
         let mut builder = Region::builder(size.bytes())
-            .ladder(options::ladder(py, pages.as_ref(), strict)?)
-            .numa(options::numa(py, numa)?)
-            .populate(options::populate(py, "populate", populate)?)
+            .ladder(ladder)
+            .numa(numa)
+            .populate(options::populate(py, "populate", options.take("populate")?)?)
             .backing(options::backing(shared))
-            .readers_only(options::readers_only(py, readers_only, shared)?)
+            .readers_only(readers_only)
             .guard_pages(guard_pages)
-            .dont_fork(dont_fork)
-            .dont_dump(dont_dump)
+            .dont_fork(options.flag("dont_fork", true)?)
+            .dont_dump(options.flag("dont_dump", true)?)
             .cancel(cancel.clone());
-        if let Some(limit) = options::seconds(py, "time_budget", time_budget)? {
+        if let Some(limit) = options.seconds("time_budget")? {
             builder = builder.time_budget(limit);
         }
+        let progress = options.take("progress")?;
+        options.end()?;
         let listener =
             progress.map(|Callback(callback)| Listener::new(callback, cancel.clone(), size.0, 0));
         if let Some(listener) = listener.clone() {

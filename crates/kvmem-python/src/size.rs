@@ -5,7 +5,7 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::error;
+use crate::error::{self, ArgumentError};
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug)]
@@ -20,13 +20,13 @@ impl Size {
 }
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Size {
-    type Error = PyErr;
+    type Error = ArgumentError;
 
     #[inline]
-    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Size> {
+    fn extract(given: Borrowed<'a, 'py, PyAny>) -> Result<Size, ArgumentError> {
         match given.extract::<u64>() {
             Ok(bytes) => Ok(Size(bytes)),
-            Err(error) => read(given, error),
+            Err(error) => Ok(read(given, error)?),
         }
     }
 }
@@ -56,7 +56,7 @@ fn read(given: Borrowed<'_, '_, PyAny>, error: PyErr) -> PyResult<Size> {
     if error.is_instance_of::<PyTypeError>(py) {
         let name = given.get_type().name()?;
         let message = format!("a size is an int or a str such as \"64GiB\", not {name}");
-        return Err(PyTypeError::new_err(message));
+        return Err(PyTypeError::new_err(message).into());
     }
     Err(error)
 }

@@ -22,15 +22,17 @@ use crate::number::Callback;
 use crate::progress::{self, Listener};
 use crate::report;
 
+/// Transfers in flight.
+const VERIFY_DEPTH: u32 = 32;
+
 /// Opens a file to read it, and reads its index.
 fn inspected<T: Send>(
     py: Python<'_>,
     path: &Path,
-    depth: u32,
     then: impl FnOnce(FileDevice, Inspection) -> Result<T, TierError> + Send,
 ) -> PyResult<T> {
     let read = || {
-        let device = FileDevice::open_read_only(path, depth)
+        let device = FileDevice::open_read_only(path, VERIFY_DEPTH)
             .map_err(|source| TierError::Device { call: "open", at: 0, source })?;
         let inspection = inspect(&device)?;
         then(device, inspection)
@@ -56,7 +58,7 @@ macro_rules! values {
 /// Inspects a file; see the method of the class.
 pub(crate) fn inspection<'py>(py: Python<'py>, path: &Path) -> PyResult<Bound<'py, PyAny>> {
     // Superblocks, checkpoint and journal are read one after the other.
-    let found = inspected(py, path, 1, |device, inspection| {
+    let found = inspected(py, path, |device, inspection| {
         DiskTierInspection::new(path, &device, inspection)
     })?;
     let others = PyDict::new(py);
@@ -68,12 +70,11 @@ pub(crate) fn inspection<'py>(py: Python<'py>, path: &Path) -> PyResult<Bound<'p
 pub(crate) fn verification<'py>(
     py: Python<'py>,
     path: &Path,
-    depth: u32,
     max_damaged_values: usize,
     progress: Option<Callback>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (device, contents) =
-        inspected(py, path, depth, |device, inspection| Ok((device, inspection.contents?)))?;
+        inspected(py, path, |device, inspection| Ok((device, inspection.contents?)))?;
     let (entries, bytes, dropped) =
         (contents.entries.len(), contents.used_bytes(), contents.dropped);
     let data = contents.superblock.layout.data.start;

@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use kvmem_tier::{OpenReport, TierSet, TierSetError};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
-use crate::admit::{AdmissionArgument, Admit};
+use crate::admit::Admit;
 use crate::collect::{Plain, collected};
-use crate::disk_tier::{Options, log, open_report};
+use crate::disk_tier::{log, open_report, tier_options};
 use crate::error;
 use crate::holder::Holder;
-use crate::number::{Int, Several};
+use crate::keywords::Keywords;
+use crate::number::Several;
 use crate::report::{self, Level};
-use crate::size::Size;
 use crate::tier_values::{SharedTier, tier_methods};
 
 #[doc = doc!("TierSet")]
@@ -35,46 +36,18 @@ collected!(PyTierSet { held, paths, found, admit }, |it, py| {
 #[pymethods]
 impl PyTierSet {
     #[new]
-    #[pyo3(signature = (
-        paths, *, bytes=None, depth=Int::usual(32), max_entries=None, journal_bytes=None,
-        dsync=false, format=false, verify="lazy", admission=AdmissionArgument::all(),
-        eviction="lru", max_write_bytes_per_s=None, take_over=false, available=false
-    ), text_signature = "(paths, *, bytes=None, depth=32, max_entries=None, \
-        journal_bytes=None, dsync=False, format=False, verify='lazy', admission='all', \
-        eviction='lru', max_write_bytes_per_s=None, take_over=False, \
-        available=False)")]
-    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
-    fn create<'py>(
-        py: Python<'py>,
+    #[pyo3(signature = (paths, **options), text_signature = "(paths, *, bytes=None, \
+        max_entries=None, dsync=False, format=False, verify='lazy', admission='all', \
+        eviction='lru', max_write_bytes_per_s=None, take_over=False, available=False)")]
+    fn create(
+        py: Python<'_>,
         paths: Several<PathBuf>,
-        bytes: Option<Size>,
-        depth: Int<'py>,
-        max_entries: Option<Int<'py>>,
-        journal_bytes: Option<Size>,
-        dsync: bool,
-        format: bool,
-        verify: &str,
-        admission: AdmissionArgument,
-        eviction: &str,
-        max_write_bytes_per_s: Option<Size>,
-        take_over: bool,
-        available: bool,
+        options: Option<Bound<'_, PyDict>>,
     ) -> PyResult<PyTierSet> {
-        let admit = admission.admit();
-        let options = Options {
-            bytes,
-            depth,
-            max_entries,
-            journal_bytes,
-            dsync,
-            format,
-            verify,
-            admission,
-            eviction,
-            max_write_bytes_per_s,
-            take_over,
-        };
-        let options = options.tier_options(py)?;
+        let keywords = Keywords::new(py, "TierSet", options);
+        let (options, admit) = tier_options(py, &keywords)?;
+        let available = keywords.flag("available", false)?;
+        keywords.end()?;
         let Several(paths) = paths;
         let raise = |error: &TierSetError| match error {
             TierSetError::Open { path, source } => {

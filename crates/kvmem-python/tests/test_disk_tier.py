@@ -120,10 +120,7 @@ def test_wrong_options_name_value_limit_and_remedy(path: Path) -> None:
         ({"bytes": 0}, 0, 1, "bytes is 0: give at least 1, or None"),
         ({"bytes": "16MiB", "max_entries": 2**63}, 16 * MIB, 2**64 - 1, "allow fewer entries"),
         ({"bytes": "16MiB", "max_entries": 0}, 0, 1, "max_entries is 0: give a number from 1"),
-        ({"bytes": MIB, "depth": 0}, 0, 1, "depth is 0: give a number from 1 to 4096"),
-        ({"bytes": MIB, "depth": 4097}, 4097, 4096, "depth is 4097"),
         ({"bytes": MIB, "max_write_bytes_per_s": 0}, 0, 1, "max_write_bytes_per_s is 0"),
-        ({"bytes": MIB, "journal_bytes": 0}, 0, 1, "journal_bytes is 0: give at least 1, or None"),
         ({"verify": "some"}, None, None, 'verify is "some": give lazy or all'),
         (
             {"admission": "none"},
@@ -499,7 +496,7 @@ def test_damaged_values_are_named_by_a_verification(path: Path, tier: kvmem.Disk
     damage(path, values[1])
     damage(path, values[3])
     before = path.read_bytes()
-    result = kvmem.DiskTier.verify(path, depth=1)
+    result = kvmem.DiskTier.verify(path)
     assert result.damaged == 2 and path.read_bytes() == before
     for value, n in zip(result.damaged_values, (1, 3), strict=True):
         assert (value.nbytes, value.ranges, value.damage, value.errno) == (
@@ -545,9 +542,6 @@ def test_files_that_cannot_be_inspected(tmp_path: Path) -> None:
                 look(path)
             assert (caught.value.path, caught.value.errno) == (path, number)
             assert caught.value.remedy is not None
-    for depth in (0, 4097):
-        with pytest.raises(kvmem.InvalidArgumentError, match="depth"):
-            kvmem.DiskTier.verify(other, depth=depth)
     with pytest.raises(kvmem.InvalidArgumentError, match="max_damaged_values"):
         kvmem.DiskTier.verify(other, max_damaged_values=-1)
     with pytest.raises(TypeError):
@@ -556,7 +550,7 @@ def test_files_that_cannot_be_inspected(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("several", [False, True])
 def test_a_tier_with_dsync_is_durable_at_once(path: Path, several: bool) -> None:
-    options: dict[str, Any] = {"bytes": "16MiB", "journal_bytes": "64KiB", "dsync": True}
+    options: dict[str, Any] = {"bytes": "16MiB", "dsync": True}
     if several:
         tier: Any = kvmem.TierSet([path], **options)
     else:
@@ -564,7 +558,6 @@ def test_a_tier_with_dsync_is_durable_at_once(path: Path, several: bool) -> None
     with tier:
         tier.store({"key": b"value"})
     found = kvmem.DiskTier.inspect(path)
-    assert (found.entries, found.unverified_values, found.max_journal_blocks) == (1, 0, 16)
-    for wrong in ({"journal_bytes": 0}, {"journal_bytes": "x"}):
-        with pytest.raises(kvmem.InvalidArgumentError):
-            kvmem.DiskTier(path, **wrong)
+    assert (found.entries, found.unverified_values) == (1, 0)
+    with pytest.raises(TypeError, match=r"got an unexpected keyword argument 'journal_bytes'"):
+        kvmem.DiskTier(path, journal_bytes="64KiB")  # type: ignore[call-arg]

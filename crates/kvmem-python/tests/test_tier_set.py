@@ -87,8 +87,8 @@ def test_wrong_options_of_a_set(paths: list[Path], tmp_path: Path) -> None:
         kvmem.TierSet([])
     with pytest.raises(kvmem.InvalidArgumentError, match="has at least one: name a file"):
         kvmem.TierSet([tmp_path / "none"], available=True)
-    with pytest.raises(kvmem.InvalidArgumentError, match="depth is 0") as caught:
-        kvmem.TierSet(paths, bytes=MIB, depth=0)
+    with pytest.raises(kvmem.InvalidArgumentError, match="max_entries is 0") as caught:
+        kvmem.TierSet(paths, bytes=MIB, max_entries=0)
     assert (caught.value.value, caught.value.limit) == (0, 1)
     for wrong in (str(paths[0]), paths[0], 7, [7], [None]):
         with pytest.raises(TypeError):

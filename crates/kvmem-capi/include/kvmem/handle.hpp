@@ -34,6 +34,13 @@ struct Destroyer {
 template <class T, kvmem_status (*Destroy)(T *)>
 using Handle = std::unique_ptr<T, Destroyer<T, Destroy>>;
 
+/// Options of C with their defaults. The structures of C++ add what C has as plain pointers: texts,
+/// lists, objects and functions, which hide the members of C with the same names.
+template <class Options, kvmem_status (*Init)(Options *, std::uint64_t)>
+struct WithDefaults : Options {
+    WithDefaults() { check(Init(this, sizeof(Options))); }
+};
+
 /// The default for objects that keep nothing alive.
 struct NoExtra {};
 

@@ -12,43 +12,15 @@
 
 namespace kvmem {
 
-/// Which value is evicted first.
-enum class Eviction : std::uint32_t {
-    /// The least recently used value.
-    lru = KVMEM_EVICT_LRU,
-    /// A value that is not used again soon after its insertion.
-    scan_resistant = KVMEM_EVICT_SCAN_RESISTANT,
-};
-
-/// What happens to an evicted value that the queue above a lower tier has no room for.
-enum class WhenFull : std::uint32_t {
-    /// The thread that evicts it waits until a writer has made room.
-    wait = KVMEM_WHEN_FULL_WAIT,
-    /// It is not written, and an older one of the lower tier is removed.
-    drop = KVMEM_WHEN_FULL_DROP,
-};
-
-/// What happens to the values in the queue at the end of the cache.
-enum class OnDrop : std::uint32_t {
-    /// They are written first.
-    write = KVMEM_ON_DROP_WRITE,
-    /// They are lost, and older ones of the lower tier are removed first.
-    discard = KVMEM_ON_DROP_DISCARD,
-};
-
 /// Statistics of the queue above a lower tier.
 using WriteBehindStats = kvmem_write_behind_stats;
 
 /// Receives evicted values; see kvmem_kv_cache_evict_fn and `KvCacheOptions`.
 using KvEvictFn = std::function<void(KvValue)>;
 
-/// Options of a cache. The defaults are those of kvmem_kv_cache_options_init.
-struct KvCacheOptions {
-    /// Limits the bytes of all values; empty: the pool is the limit.
-    std::optional<std::uint64_t> max_bytes;
-    /// Limits the number of values; empty: about 2^32.
-    std::optional<std::uint64_t> max_blocks;
-    Eviction eviction = Eviction::lru;
+/// Options of a cache: those of C.
+struct KvCacheOptions
+    : detail::WithDefaults<kvmem_kv_cache_options, kvmem_kv_cache_options_init> {
     /// Receives each evicted value. Empty: evicted bytes are freed at once. Called by the thread
     /// that inserts, reserves or evicts, by several threads at once; the cache holds no lock during
     /// the call. A value that the function keeps stays in use in the pool. Its exceptions are
@@ -60,14 +32,6 @@ struct KvCacheOptions {
     /// values that the cache does not have: a `DiskTier`, `TierSet`, `CustomTier` or `Chain`. NULL:
     /// none. Not with `on_evict`. The cache keeps what it needs of the tier.
     const LowerTier *lower_tier = nullptr;
-    /// Puts a queue of as many bytes above the lower tier: an insertion that evicts leaves the
-    /// value there, where it is still found, and a thread writes many of them at once. They stay in
-    /// use in the pool meanwhile. Empty: the thread that evicts a value writes it.
-    std::optional<std::uint64_t> write_behind_bytes;
-    WhenFull write_behind_when_full = WhenFull::wait;
-    /// Number of threads that write, from 1 to 64.
-    std::uint32_t write_behind_writers = 1;
-    OnDrop write_behind_on_drop = OnDrop::write;
 };
 
 /// Statistics of a cache.
@@ -79,11 +43,7 @@ class KvCache {
 public:
     /// Makes an empty cache on a pool. The pool may have other users.
     explicit KvCache(const Pool &pool, const KvCacheOptions &options = {}) {
-        kvmem_kv_cache_options wanted;
-        detail::check(kvmem_kv_cache_options_init(&wanted, sizeof wanted));
-        wanted.max_bytes = options.max_bytes.value_or(wanted.max_bytes);
-        wanted.max_blocks = options.max_blocks.value_or(wanted.max_blocks);
-        wanted.eviction = static_cast<std::uint32_t>(options.eviction);
+        kvmem_kv_cache_options wanted = options;
         auto kept = options.on_evict ? std::make_unique<KvEvictFn>(options.on_evict) : nullptr;
         if (kept) {
             wanted.on_evict = &evicted;
@@ -94,10 +54,6 @@ public:
             wanted.lower_tier =
                 detail::present(options.lower_tier->native_lower_tier(), "the tier");
         }
-        wanted.write_behind_bytes = options.write_behind_bytes.value_or(wanted.write_behind_bytes);
-        wanted.write_behind_when_full = static_cast<std::uint32_t>(options.write_behind_when_full);
-        wanted.write_behind_writers = options.write_behind_writers;
-        wanted.write_behind_on_drop = static_cast<std::uint32_t>(options.write_behind_on_drop);
         kvmem_kv_cache *made = nullptr;
         detail::check(kvmem_kv_cache_create(pool.native_handle(), &wanted, &made));
         (void)kept.release();

@@ -17,27 +17,11 @@
 
 namespace kvmem {
 
-/// Options of a client of a node. The defaults are those of kvmem_node_client_options_init.
-struct NodeClientOptions {
+/// Options of a client of a node: those of C.
+struct NodeClientOptions
+    : detail::WithDefaults<kvmem_node_client_options, kvmem_node_client_options_init> {
     /// The namespace of all keys of the client, such as a model or a tenant.
     std::string namespace_name;
-    /// How long a call waits for a server that has ended to start again. Zero: it fails at once.
-    std::chrono::milliseconds retry_for{10'000};
-    /// How long a call waits for the answer of a server that is there. It then throws
-    /// KVMEM_ERR_DISCONNECTED, and the server may do it yet.
-    std::chrono::milliseconds answer_within{30'000};
-    /// Maps the memory for reading only. Calls that write throw KVMEM_ERR_READ_ONLY then.
-    bool read_only = false;
-    /// Enters the pages of the memory into the page table when it is mapped.
-    bool populate = false;
-    /// Calculates the CRC-32C of each value that the client commits.
-    bool checksums = false;
-    /// Verifies each value that is acquired. A damaged value is a miss, and the server removes it.
-    /// A value without a checksum is a miss, too: see `unverified`. The client writes checksums,
-    /// also if `checksums` is false.
-    bool verify = false;
-    /// Makes the calls through rings in shared memory instead of the socket.
-    bool rings = false;
     /// Registrars for the whole memory. Not owned; used until the client is connected. Their keys
     /// stay valid until the client, its pins and its reservations are gone, also when the server
     /// starts again.
@@ -254,19 +238,30 @@ private:
     kvmem_node_reserved reserved_;
 };
 
+/// Hints about the worth of a value of a node.
+struct NodeHints {
+    /// After this time the value is gone. Zero: it stays until it is evicted.
+    std::chrono::milliseconds ttl{0};
+    /// 0 to 3: values of a lower priority are evicted first.
+    std::uint32_t priority = 0;
+    /// The key of the parent, the value before it in a chain; empty: the value stands alone. See
+    /// kvmem_node_hints.
+    std::string_view parent{};
+
+    /// Valid as long as the parent's key. A time that is less than zero counts as zero.
+    kvmem_node_hints native() const noexcept {
+        const std::uint64_t ttl_ms = ttl.count() < 0 ? 0 : static_cast<std::uint64_t>(ttl.count());
+        return {ttl_ms, priority, 0, parent.empty() ? nullptr : parent.data(), parent.size()};
+    }
+};
+
 /// A reservation, and what it becomes: see `NodeClient::commit`.
 struct NodeCommit {
     /// The reservation, which is empty after the commit.
     NodeReservation *reservation;
     /// The key: 1 to KVMEM_NODE_MAX_KEY_BYTES bytes.
     std::string_view key;
-    /// After this time the value is gone. Zero: it stays until it is evicted.
-    std::chrono::milliseconds ttl{0};
-    /// 0 to 3: values of a lower priority are evicted first.
-    std::uint32_t priority = 0;
-    /// The key of the parent, the value before it in a chain; empty: the value stands alone. See
-    /// kvmem_node_commit.
-    std::string_view parent{};
+    NodeHints hints{};
 };
 
 namespace detail {
@@ -308,20 +303,9 @@ public:
     /// Connects to the server at the socket `path`. Throws KVMEM_ERR_DISCONNECTED if no server
     /// answers.
     explicit NodeClient(const std::string &path, const NodeClientOptions &options = {}) {
-        kvmem_node_client_options wanted;
-        detail::check(kvmem_node_client_options_init(&wanted, sizeof wanted));
+        kvmem_node_client_options wanted = options;
         wanted.namespace_name = options.namespace_name.c_str();
-        wanted.retry_ms = milliseconds(options.retry_for);
-        wanted.answer_within_ms = milliseconds(options.answer_within);
-        wanted.read_only = options.read_only ? 1 : 0;
-        wanted.populate = options.populate ? 1 : 0;
-        wanted.checksums = options.checksums ? 1 : 0;
-        wanted.verify = options.verify ? 1 : 0;
-        wanted.rings = options.rings ? 1 : 0;
-        if (options.registrars != nullptr) {
-            wanted.registrars = detail::present(options.registrars->native_handle(),
-                                                "the Registrars of the options");
-        }
+        wanted.registrars = detail::native(options.registrars);
         wanted.server_users = options.server_users.empty() ? nullptr : options.server_users.data();
         wanted.server_user_count = options.server_users.size();
         kvmem_node_client *made = nullptr;
@@ -474,9 +458,7 @@ public:
             const NodeReservation *reservation =
                 detail::present(one.reservation, "the NodeReservation");
             list.push_back({reservation->native_handle(), one.key.data(), one.key.size(),
-                            milliseconds(one.ttl), one.priority, 0,
-                            one.parent.empty() ? nullptr : one.parent.data(),
-                            one.parent.size()});
+                            one.hints.native()});
         }
         detail::check(kvmem_node_client_commit(native_handle(), list.data(), list.size()));
         for (const NodeCommit &one : values) {
@@ -491,9 +473,10 @@ public:
     }
 
     /// Copies a value into a new block and commits it; returns false if there is no space for it.
-    bool insert(std::string_view key, bytes_view value) {
+    bool insert(std::string_view key, bytes_view value, const NodeHints &hints = {}) {
+        const kvmem_node_hints native = hints.native();
         return detail::allocated(kvmem_node_client_insert(native_handle(), key.data(), key.size(),
-                                                          value.data(), value.size()));
+                                                          value.data(), value.size(), &native));
     }
 
     bool insert(std::string_view key, const void *value, std::size_t bytes) {

@@ -10,29 +10,11 @@
 
 namespace kvmem {
 
-/// How to choose among the holes that fit.
-enum class Placement : std::uint32_t {
-    /// By renewal value: what each hole is worth to the recent traffic.
-    renewal = KVMEM_PLACEMENT_RENEWAL,
-    /// The tightest of the first four holes that fit. Fewest instructions.
-    best_fit = KVMEM_PLACEMENT_BEST_FIT,
-};
-
-/// Options of a space. The defaults are those of kvmem_offset_allocator_options_init.
-struct OffsetOptions {
-    /// No allocation crosses a multiple of this many bytes, or is longer; 0: no boundary.
-    std::uint64_t boundary = 0;
-    /// Limits the number of ranges, used and free; 0: about 2^32.
-    std::uint32_t max_ranges = 0;
-    Placement placement = Placement::renewal;
-    /// Hot sizes are served from each thread's own magazines, without a lock (layer 4).
-    bool magazines = false;
-    /// With magazines: sizes that are requested frequently become hot.
-    bool auto_hot_sizes = true;
+/// Options of a space: those of C.
+struct OffsetOptions
+    : detail::WithDefaults<kvmem_offset_allocator_options, kvmem_offset_allocator_options_init> {
     /// With magazines: sizes that are hot from the start, at most 32.
     std::vector<std::uint64_t> hot_sizes;
-    /// With magazines: limits the bytes that all of them cache; empty: 1/32 of the space.
-    std::optional<std::uint64_t> max_cached_bytes;
 };
 
 /// Metrics of a space.
@@ -49,18 +31,9 @@ namespace detail {
 using Space = Shared<kvmem_offset_allocator, kvmem_offset_allocator_destroy>;
 
 inline kvmem_offset_allocator_options native(const OffsetOptions &options) {
-    kvmem_offset_allocator_options wanted;
-    check(kvmem_offset_allocator_options_init(&wanted, sizeof wanted));
-    wanted.boundary_bytes = options.boundary;
-    wanted.max_ranges = options.max_ranges;
-    wanted.placement = static_cast<std::uint32_t>(options.placement);
-    wanted.magazines = options.magazines;
-    wanted.auto_hot_sizes = options.auto_hot_sizes;
+    kvmem_offset_allocator_options wanted = options;
     wanted.hot_sizes = options.hot_sizes.data();
     wanted.hot_size_count = options.hot_sizes.size();
-    if (options.max_cached_bytes) {
-        wanted.max_cached_bytes = *options.max_cached_bytes;
-    }
     return wanted;
 }
 

@@ -17,57 +17,18 @@ using BlockRef = kvmem_block_ref;
 /// Properties of an attached pool.
 using AttachedPoolInfo = kvmem_attached_pool_info;
 
-/// When the bytes of blocks are set to zero.
-enum class InitOn : std::uint32_t {
-    /// A new block has the bytes of an earlier block, or zeros.
-    never = KVMEM_INIT_ON_NEVER,
-    /// Before a block is handed out.
-    alloc = KVMEM_INIT_ON_ALLOC,
-    /// Before the bytes become free.
-    free = KVMEM_INIT_ON_FREE,
-};
-
-/// Options of a pool. The defaults are those of kvmem_pool_options_init.
-struct PoolOptions {
-    /// Bytes that the pool can grow to; 0: its initial size.
-    std::uint64_t max_bytes = 0;
+/// Options of a pool: those of C.
+struct PoolOptions : detail::WithDefaults<kvmem_pool_options, kvmem_pool_options_init> {
     /// Kinds of pages to try, in order: "1G", "2M", "thp", "4k", separated by commas; "":
     /// "2M,thp,4k".
     std::string pages;
-    /// Fail if the first kind cannot provide all pages.
-    bool strict = false;
-    /// Use a sealed memory file, which other processes can attach.
-    bool shared = false;
-    Numa numa = Numa::any;
     std::vector<std::uint32_t> numa_nodes;
-    /// `populate_auto`, `populate_none` (a first touch can then kill the process), or a number of
-    /// threads.
-    std::uint32_t populate = populate_auto;
-    /// With `shared`: seals the memory file, so only this object can write to it. No other mapping
-    /// can be made for writing, by any process or user.
-    bool readers_only = false;
-    InitOn init_on = InitOn::never;
-    /// A page without access before and behind the pool.
-    bool guard_pages = false;
-    /// The constructor returns as soon as the memory is mapped, and a thread populates and
-    /// registers it part by part.
-    bool in_background = false;
-    /// Parts that cannot be populated or registered are quarantined and reported; otherwise the
-    /// constructor throws.
-    bool quarantine = false;
-    /// Sizes that are requested frequently become hot, and are served without a lock.
-    bool auto_hot_sizes = true;
     /// Registrars for the whole pool. Not owned; used until the pool is built.
     const Registrars *registrars = nullptr;
     /// "auto", "sequential", "parallel" or "parallel:N"; "" is "auto".
     std::string policy;
-    /// Size limit of the parts. No block crosses the edge of a part; 0: the registrars' preferred
-    /// size.
-    std::uint64_t boundary = 0;
     /// Sizes that are hot from the start, at most 32.
     std::vector<std::uint64_t> hot_sizes;
-    /// Limits the bytes that all magazines together cache; empty: 1/32 of the pool.
-    std::optional<std::uint64_t> max_cached_bytes;
     /// Not owned; used until the pool is built.
     const CancelToken *cancel = nullptr;
     ProgressFn progress;
@@ -78,33 +39,14 @@ namespace detail {
 using PoolShare = Shared<kvmem_pool, kvmem_pool_destroy, ProgressCallback>;
 
 inline kvmem_pool_options native(const PoolOptions &options, const ProgressCallback &callback) {
-    kvmem_pool_options wanted;
-    check(kvmem_pool_options_init(&wanted, sizeof wanted));
-    wanted.max_bytes = options.max_bytes;
+    kvmem_pool_options wanted = options;
     wanted.pages = or_null(options.pages);
-    wanted.strict = options.strict;
-    wanted.backing = options.shared ? KVMEM_BACKING_SHARED : KVMEM_BACKING_PRIVATE;
-    wanted.numa_policy = static_cast<std::uint32_t>(options.numa);
-    wanted.populate = options.populate;
     wanted.numa_nodes = options.numa_nodes.data();
     wanted.numa_node_count = options.numa_nodes.size();
-    wanted.readers_only = options.readers_only;
-    wanted.init_on = static_cast<std::uint32_t>(options.init_on);
-    wanted.guard_pages = options.guard_pages;
-    wanted.in_background = options.in_background;
-    wanted.quarantine = options.quarantine;
-    wanted.auto_hot_sizes = options.auto_hot_sizes;
-    if (options.registrars != nullptr) {
-        wanted.registrars =
-            present(options.registrars->native_handle(), "the Registrars of the options");
-    }
+    wanted.registrars = native(options.registrars);
     wanted.policy = or_null(options.policy);
-    wanted.boundary_bytes = options.boundary;
     wanted.hot_sizes = options.hot_sizes.data();
     wanted.hot_size_count = options.hot_sizes.size();
-    if (options.max_cached_bytes) {
-        wanted.max_cached_bytes = *options.max_cached_bytes;
-    }
     wanted.cancel = native(options.cancel);
     wanted.progress = callback.function();
     wanted.progress_user = callback.user();

@@ -7,65 +7,28 @@
 
 namespace kvmem {
 
-/// The NUMA policy of pages.
-enum class Numa : std::uint32_t {
-    any = KVMEM_NUMA_ANY,
-    /// Pages are allocated on the given nodes only.
-    bind = KVMEM_NUMA_BIND,
-    /// Pages are interleaved over the given nodes; other nodes are used when those are full.
-    interleave = KVMEM_NUMA_INTERLEAVE,
-};
-
-/// Options of a region. The defaults are those of kvmem_region_options_init.
-struct RegionOptions {
+/// Options of a region: those of C.
+struct RegionOptions : detail::WithDefaults<kvmem_region_options, kvmem_region_options_init> {
     /// Kinds of pages to try, in order: "1G", "2M", "thp", "4k", separated by commas; "":
     /// "2M,thp,4k".
     std::string pages;
-    /// Fail if the first kind cannot provide all pages.
-    bool strict = false;
-    /// Use a sealed memory file, which other processes can attach.
-    bool shared = false;
-    Numa numa = Numa::any;
     std::vector<std::uint32_t> numa_nodes;
-    /// `populate_none`, `populate_auto`, or a number of threads.
-    std::uint32_t populate = populate_none;
-    /// With `shared`: seals the memory file, so only this object can write to it. No other mapping
-    /// can be made for writing, by any process or user.
-    bool readers_only = false;
-    /// A page without access before and behind the region.
-    bool guard_pages = false;
-    /// The region is not mapped in a forked child.
-    bool dont_fork = true;
-    /// Core dumps do not contain the region.
-    bool dont_dump = true;
     ProgressFn progress;
     /// Not owned; used until the call returns.
     const CancelToken *cancel = nullptr;
-    /// Time budget for populating; 0: no limit.
-    std::chrono::nanoseconds time_budget{0};
 };
 
 namespace detail {
 
 /// Converts options for C. Valid as long as `options` and `callback`.
 inline kvmem_region_options native(const RegionOptions &options, const ProgressCallback &callback) {
-    kvmem_region_options wanted;
-    check(kvmem_region_options_init(&wanted, sizeof wanted));
+    kvmem_region_options wanted = options;
     wanted.pages = or_null(options.pages);
-    wanted.strict = options.strict;
-    wanted.backing = options.shared ? KVMEM_BACKING_SHARED : KVMEM_BACKING_PRIVATE;
-    wanted.numa_policy = static_cast<std::uint32_t>(options.numa);
     wanted.numa_nodes = options.numa_nodes.data();
     wanted.numa_node_count = options.numa_nodes.size();
-    wanted.populate = options.populate;
-    wanted.readers_only = options.readers_only;
-    wanted.guard_pages = options.guard_pages;
-    wanted.dont_fork = options.dont_fork;
-    wanted.dont_dump = options.dont_dump;
     wanted.progress = callback.function();
     wanted.progress_user = callback.user();
     wanted.cancel = native(options.cancel);
-    wanted.time_budget_ns = nanoseconds(options.time_budget);
     return wanted;
 }
 

@@ -141,42 +141,34 @@ inline std::string discover() {
     });
 }
 
-/// Options of a registration. The defaults are those of kvmem_registration_options_init.
-struct RegistrationOptions {
+/// Options of a registration: those of C.
+struct RegistrationOptions
+    : detail::WithDefaults<kvmem_registration_options, kvmem_registration_options_init> {
     /// "auto", "sequential", "parallel" or "parallel:N"; "" is "auto".
     std::string policy;
-    /// Populates pages that are not resident: `populate_auto`, `populate_none` (the registrar
-    /// faults them in), or a number of threads.
-    std::uint32_t populate = populate_auto;
-    /// Populate and register each chunk before the next one.
-    bool by_range = false;
-    /// Largest number of bytes that one key covers; 0: the registrars' preferred size. A GPU, which
-    /// copies by address, gets one key for the whole region then. Copies must not cross an edge
-    /// between two keys.
-    std::uint64_t chunk_bytes = 0;
     /// Receives the progress of registering and of giving the keys back.
     ProgressFn progress;
     /// Not owned; used until registering ends.
     const CancelToken *cancel = nullptr;
-    /// Time budget; 0: no limit.
-    std::chrono::nanoseconds time_budget{0};
 };
 
 namespace detail {
 
+/// Returns the handle of an option; NULL is none.
+inline const kvmem_registrars *native(const Registrars *registrars) {
+    return registrars == nullptr
+               ? nullptr
+               : present(registrars->native_handle(), "the Registrars of the options");
+}
+
 /// Converts options for C. Valid as long as `options` and `callback`.
 inline kvmem_registration_options native(const RegistrationOptions &options,
                                          const ProgressCallback &callback) {
-    kvmem_registration_options wanted;
-    check(kvmem_registration_options_init(&wanted, sizeof wanted));
+    kvmem_registration_options wanted = options;
     wanted.policy = or_null(options.policy);
-    wanted.populate = options.populate;
-    wanted.by_range = options.by_range;
-    wanted.chunk_bytes = options.chunk_bytes;
     wanted.progress = callback.function();
     wanted.progress_user = callback.user();
     wanted.cancel = native(options.cancel);
-    wanted.time_budget_ns = nanoseconds(options.time_budget);
     return wanted;
 }
 

@@ -21,16 +21,9 @@ using SlabFault = kvmem_slab_fault;
 /// Statistics of a slab allocator.
 using SlabStats = kvmem_slab_allocator_stats;
 
-/// Options of a slab allocator. The defaults are those of kvmem_slab_allocator_options_init.
-struct SlabOptions {
-    /// Blocks of more bytes than this come from the system's malloc: at most 8192, the default.
-    std::optional<std::uint64_t> limit;
-    /// How long unused full magazines are kept; 0: 15 seconds.
-    std::chrono::nanoseconds working_set{0};
-    /// Limits the bytes that all magazines together cache; empty: no limit.
-    std::optional<std::uint64_t> max_cached_bytes;
-    /// KVMEM_SLAB_FROM_ENVIRONMENT, KVMEM_SLAB_PLAIN, or a combination of the flags.
-    std::uint32_t settings = KVMEM_SLAB_FROM_ENVIRONMENT;
+/// Options of a slab allocator: those of C.
+struct SlabOptions
+    : detail::WithDefaults<kvmem_slab_allocator_options, kvmem_slab_allocator_options_init> {
     /// Receives detected misuse, in the thread that caused it; the operation is then skipped. It
     /// must not use the allocator. If it throws, std::terminate is called. Empty: misuse aborts the
     /// process.
@@ -164,13 +157,8 @@ private:
 
     SlabAllocator(const SlabOptions &options, kvmem_region *region)
         : state_(new State{options.on_fault, {}}) {
-        kvmem_slab_allocator_options wanted;
-        detail::check(kvmem_slab_allocator_options_init(&wanted, sizeof wanted));
+        kvmem_slab_allocator_options wanted = options;
         wanted.region = region;
-        wanted.limit_bytes = options.limit.value_or(wanted.limit_bytes);
-        wanted.working_set_ns = detail::nanoseconds(options.working_set);
-        wanted.max_cached_bytes = options.max_cached_bytes.value_or(wanted.max_cached_bytes);
-        wanted.settings = options.settings;
         if (state_->on_fault) {
             wanted.on_fault = &fault;
             wanted.on_fault_user = &state_->on_fault;

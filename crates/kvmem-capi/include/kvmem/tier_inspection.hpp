@@ -24,8 +24,6 @@ struct DiskTierVerification : kvmem_disk_tier_verification {
 
 /// How the values of a disk tier are verified.
 struct DiskTierVerifyOptions {
-    /// Maximum number of transfers in flight, from 1 to 4096.
-    std::uint32_t depth = 32;
     /// Maximum number of damaged values that are named. All are counted.
     std::size_t max_damaged_values = 1000;
     /// Receives progress, by the calling thread.
@@ -56,9 +54,9 @@ public:
         const ProgressCallback progress(options.progress);
         DiskTierVerification found;
         found.damaged_values.resize(options.max_damaged_values);
-        check(kvmem_disk_tier_verify(path.c_str(), options.depth, progress.function(),
-                                     progress.user(), native(options.cancel), &found,
-                                     found.damaged_values.data(), found.damaged_values.size()));
+        check(kvmem_disk_tier_verify(path.c_str(), progress.function(), progress.user(),
+                                     native(options.cancel), &found, found.damaged_values.data(),
+                                     found.damaged_values.size()));
         if (found.damaged < found.damaged_values.size()) {
             found.damaged_values.resize(static_cast<std::size_t>(found.damaged));
         }

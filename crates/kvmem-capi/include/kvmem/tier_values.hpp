@@ -62,8 +62,7 @@ struct DiskTierResult {
 
 namespace detail {
 
-/// What a disk tier and a set of them have in common. `Calls` names the functions of C.
-template <class Calls>
+/// What a disk tier and a set of them have in common.
 class TierValues : public LowerTier {
 public:
     /// Stores a value under a key, and replaces the key's value. Returns false if it is too long
@@ -96,7 +95,7 @@ public:
         }
         std::vector<kvmem_status> results(list.size());
         const kvmem_status status =
-            Calls::store(native_handle(), list.data(), list.size(), results.data());
+            kvmem_disk_tier_store(native_handle(), list.data(), list.size(), results.data());
         if (status == KVMEM_OK) {
             return list.size();
         }
@@ -121,7 +120,7 @@ public:
             list.push_back({one.key.data(), one.key.size(), one.memory.data(), one.memory.size(),
                             0, 0, 0});
         }
-        check(Calls::fetch(native_handle(), list.data(), list.size()));
+        check(kvmem_disk_tier_fetch(native_handle(), list.data(), list.size()));
         std::vector<DiskTierResult> results;
         results.reserve(list.size());
         for (const kvmem_disk_tier_request &one : list) {
@@ -151,7 +150,7 @@ public:
     std::optional<std::uint64_t> len_of(std::string_view key) const {
         std::uint64_t bytes = 0;
         const kvmem_status status =
-            Calls::len_of(native_handle(), key.data(), key.size(), &bytes);
+            kvmem_disk_tier_len_of(native_handle(), key.data(), key.size(), &bytes);
         if (status == KVMEM_ERR_NOT_FOUND) {
             return std::nullopt;
         }
@@ -163,23 +162,23 @@ public:
     bool remove(std::string_view key) {
         const kvmem_kv_cache_key one = {key.data(), key.size()};
         std::uint64_t removed = 0;
-        check(Calls::remove(native_handle(), &one, 1, &removed));
+        check(kvmem_disk_tier_remove(native_handle(), &one, 1, &removed));
         return removed != 0;
     }
 
     /// Removes all values, durably.
-    void clear() { check(Calls::clear(native_handle())); }
+    void clear() { check(kvmem_disk_tier_clear(native_handle())); }
 
     /// Makes all that was stored and removed before durable: a power cut does not undo it.
-    void sync() { check(Calls::sync(native_handle())); }
+    void sync() { check(kvmem_disk_tier_sync(native_handle())); }
 
     /// Writes the index, so that opening the file is fast, and syncs. A tier does so by itself when
     /// its journal is full.
-    void checkpoint() { check(Calls::checkpoint(native_handle())); }
+    void checkpoint() { check(kvmem_disk_tier_checkpoint(native_handle())); }
 
     DiskTierStats stats() const {
         DiskTierStats stats;
-        check(Calls::get_stats(native_handle(), &stats));
+        check(kvmem_disk_tier_get_stats(native_handle(), &stats));
         return stats;
     }
 
@@ -187,27 +186,27 @@ public:
     /// see kvmem_disk_tier_register_memory. Throws KVMEM_ERR_NOT_AVAILABLE where there are none:
     /// transfers work as before.
     void register_memory(const Pool &pool) {
-        check(Calls::register_memory(native_handle(), pool.native_handle()));
+        check(kvmem_disk_tier_register_memory(native_handle(), pool.native_handle()));
     }
 
     /// Deregisters the memory of a pool. Does nothing if it is not registered.
     void deregister_memory(const Pool &pool) {
-        check(Calls::deregister_memory(native_handle(), pool.native_handle()));
+        check(kvmem_disk_tier_deregister_memory(native_handle(), pool.native_handle()));
     }
 
-    typename Calls::Object *native_handle() const noexcept { return tier_.get(); }
+    kvmem_disk_tier *native_handle() const noexcept { return tier_.get(); }
 
 protected:
     /// Takes over a handle.
-    void adopt(typename Calls::Object *made) {
+    void adopt(kvmem_disk_tier *made) {
         tier_.reset(made);
         kvmem_lower_tier *lower_tier = nullptr;
-        check(Calls::as_lower_tier(made, &lower_tier));
+        check(kvmem_disk_tier_as_lower_tier(made, &lower_tier));
         lower_tier_.reset(lower_tier);
     }
 
 private:
-    Handle<typename Calls::Object, Calls::destroy> tier_;
+    Handle<kvmem_disk_tier, kvmem_disk_tier_destroy> tier_;
 };
 
 } // namespace detail

@@ -3,7 +3,7 @@
 use super::*;
 
 struct Thing;
-object!(Thing, String, CancelToken, |_| ForkScope::Copied);
+object!(Thing as kvmem_cancel, String, |_| ForkScope::Copied);
 
 fn why(error: CallError) -> BadHandle {
     match error {
@@ -48,8 +48,7 @@ fn a_handle_is_valid_until_it_is_destroyed() {
         );
         assert!(table.take(&mut promise, std::ptr::without_provenance(bits)).is_err());
     }
-    let other =
-        second.addr() ^ ((Kind::CancelToken as usize ^ Kind::Region as usize) << KIND_SHIFT);
+    let other = second.addr() ^ ((Kind::kvmem_cancel.bits() ^ Kind::kvmem_region.bits()) as usize);
     assert_eq!(
         why(table.get(&promise, std::ptr::without_provenance(other)).unwrap_err()),
         BadHandle::WrongType("kvmem_region")
@@ -77,7 +76,7 @@ fn a_handle_is_valid_until_it_is_destroyed() {
 #[test]
 fn destroying_a_forked_object_drops_only_its_handle() {
     struct Mine;
-    object!(Mine, std::sync::Arc<()>, CancelToken);
+    object!(Mine as kvmem_cancel, std::sync::Arc<()>, |_| ForkScope::ParentOnly);
     static TABLE: HandleTable<Mine> = HandleTable::new();
     // SAFETY: no other thread uses these objects.
     let mut promise = unsafe { ObjectPromise::of_caller() };

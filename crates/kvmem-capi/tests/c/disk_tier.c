@@ -13,7 +13,7 @@ static char path[64];
 static kvmem_disk_tier *open_tier(uint64_t bytes, kvmem_disk_tier_report *report) {
     kvmem_disk_tier_options options;
     OK(kvmem_disk_tier_options_init(&options, sizeof options));
-    CHECK(options.depth == 32 && options.format == 0 && options.bytes == UINT64_MAX);
+    CHECK(options.dsync == 0 && options.format == 0 && options.bytes == UINT64_MAX);
     options.bytes = bytes;
     kvmem_disk_tier *tier;
     OK(kvmem_disk_tier_open(path, &options, &tier, report));
@@ -156,18 +156,15 @@ static void alone(void) {
     kvmem_disk_tier_verification verified;
     kvmem_disk_tier_damaged_value damaged = {0};
     struct watched watched = {NULL, 0};
-    OK(kvmem_disk_tier_verify(path, 32, watch, &watched, NULL, &verified, &damaged, 1));
+    OK(kvmem_disk_tier_verify(path, watch, &watched, NULL, &verified, &damaged, 1));
     CHECK(verified.entries == COUNT - 1 && verified.damaged == 0 && damaged.bytes == 0);
     CHECK(watched.done == verified.bytes);
     OK(kvmem_cancel_create(&watched.cancel));
     watched.done = 0;
-    IS(KVMEM_ERR_CANCELLED, kvmem_disk_tier_verify(path, 1, watch, &watched, watched.cancel,
+    IS(KVMEM_ERR_CANCELLED, kvmem_disk_tier_verify(path, watch, &watched, watched.cancel,
                                                    &verified, NULL, 0));
     SAYS("was cancelled");
     OK(kvmem_cancel_destroy(watched.cancel));
-    IS(KVMEM_ERR_INVALID_ARGUMENT,
-       kvmem_disk_tier_verify(path, 0, NULL, NULL, NULL, &verified, NULL, 0));
-    SAYS("depth is 0");
     tier = open_tier(UINT64_MAX, NULL);
     OK(kvmem_disk_tier_clear(tier));
     CHECK(stats(tier).entries == 0);
@@ -208,7 +205,7 @@ static void unusable(void) {
     kvmem_disk_tier_verification result;
     IS(KVMEM_ERR_BAD_TIER, kvmem_disk_tier_inspect(path, &found));
     SAYS("it is no disk tier");
-    IS(KVMEM_ERR_BAD_TIER, kvmem_disk_tier_verify(path, 8, NULL, NULL, NULL, &result, NULL, 0));
+    IS(KVMEM_ERR_BAD_TIER, kvmem_disk_tier_verify(path, NULL, NULL, NULL, &result, NULL, 0));
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_disk_tier_inspect("/tmp", &found));
     SAYS("neither a file nor a block device");
     IS(KVMEM_ERR_SYSTEM, kvmem_disk_tier_inspect("/tmp/no such folder/tier", &found));
@@ -223,8 +220,6 @@ static void unusable(void) {
         uint32_t wrong;
         const char *words;
     } wrong[] = {
-        {&options.depth, 0, "depth is 0: use 1 to 4096"},
-        {&options.depth, 4097, "depth is 4097"},
         {&options.format, 2, "format is 2"},
         {&options.verify, 2, "verify is 2: use KVMEM_VERIFY_LAZY"},
         {&options.admission, 2, "admission is KVMEM_ADMIT_CUSTOM and on_admit is NULL"},

@@ -95,9 +95,9 @@ static void shared(const kvmem_node_client_options *options) {
     OK(kvmem_node_client_lookup(reader, keys, 4, &count));
     CHECK(count == 0 && stats(reader).reservations == 3);
     kvmem_node_commit commits[3] = {
-        {reserved[0].reservation, "a", 1, 0, 0, 0, NULL, 0},
-        {reserved[1].reservation, "b", 1, 0, 3, 0, "a", 1},
-        {reserved[2].reservation, "c", 1, 3600000, 1, 0, NULL, 0},
+        {reserved[0].reservation, "a", 1, {0}},
+        {reserved[1].reservation, "b", 1, {.priority = 3, .parent = "a", .parent_bytes = 1}},
+        {reserved[2].reservation, "c", 1, {.ttl_ms = 3600000, .priority = 1}},
     };
     OK(kvmem_node_client_commit(writer, commits, 3));
     IS(KVMEM_ERR_BAD_HANDLE, kvmem_node_reservation_release(reserved[0].reservation));
@@ -195,46 +195,46 @@ static void all_or_none(void) {
     OK(kvmem_node_client_reserve(other, sizes, 1, &foreign));
     memset(reserved[0].data, 1, 1000);
     memset(reserved[1].data, 2, 1000);
-    kvmem_node_commit right = {reserved[1].reservation, "second", 6, 0, 0, 0, NULL, 0};
+    kvmem_node_commit right = {reserved[1].reservation, "second", 6, {0}};
     char long_key[65] = {0};
     struct {
         kvmem_node_commit second;
         kvmem_status status;
         const char *words;
     } wrong[] = {
-        {{reserved[1].reservation, "first", 5, 0, 0, 0, NULL, 0},
+        {{reserved[1].reservation, "first", 5, {0}},
          KVMEM_ERR_INVALID_ARGUMENT, "element 1"},
-        {{reserved[0].reservation, "second", 6, 0, 0, 0, NULL, 0},
+        {{reserved[0].reservation, "second", 6, {0}},
          KVMEM_ERR_INVALID_ARGUMENT, "element 1"},
-        {{reserved[1].reservation, "second", 6, 0, 4, 0, NULL, 0},
+        {{reserved[1].reservation, "second", 6, {.priority = 4}},
          KVMEM_ERR_INVALID_ARGUMENT, "use 0 to 3"},
-        {{reserved[1].reservation, "second", 6, 0, 0, 1, NULL, 0},
+        {{reserved[1].reservation, "second", 6, {.reserved = 1}},
          KVMEM_ERR_INVALID_ARGUMENT, "reserved"},
-        {{reserved[1].reservation, "", 0, 0, 0, 0, NULL, 0}, KVMEM_ERR_INVALID_ARGUMENT, "1 to 64"},
-        {{reserved[1].reservation, long_key, 65, 0, 0, 0, NULL, 0},
+        {{reserved[1].reservation, "", 0, {0}}, KVMEM_ERR_INVALID_ARGUMENT, "1 to 64"},
+        {{reserved[1].reservation, long_key, 65, {0}},
          KVMEM_ERR_INVALID_ARGUMENT, "1 to 64"},
-        {{reserved[1].reservation, "second", 6, 0, 0, 0, "", 0},
+        {{reserved[1].reservation, "second", 6, {.parent = ""}},
          KVMEM_ERR_INVALID_ARGUMENT, "1 to 64"},
-        {{reserved[1].reservation, "second", 6, 0, 0, 0, long_key, 65},
+        {{reserved[1].reservation, "second", 6, {.parent = long_key, .parent_bytes = 65}},
          KVMEM_ERR_INVALID_ARGUMENT, "1 to 64"},
-        {{reserved[1].reservation, "second", 6, 0, 0, 0, NULL, 1}, KVMEM_ERR_NULL_ARGUMENT, "key"},
-        {{reserved[1].reservation, NULL, 5, 0, 0, 0, NULL, 0}, KVMEM_ERR_NULL_ARGUMENT, "key"},
-        {{NULL, "second", 6, 0, 0, 0, NULL, 0}, KVMEM_ERR_NULL_ARGUMENT, "kvmem_node_reservation"},
-        {{(void *) client, "second", 6, 0, 0, 0, NULL, 0},
+        {{reserved[1].reservation, "second", 6, {.parent_bytes = 1}}, KVMEM_ERR_NULL_ARGUMENT, "key"},
+        {{reserved[1].reservation, NULL, 5, {0}}, KVMEM_ERR_NULL_ARGUMENT, "key"},
+        {{NULL, "second", 6, {0}}, KVMEM_ERR_NULL_ARGUMENT, "kvmem_node_reservation"},
+        {{(void *) client, "second", 6, {0}},
          KVMEM_ERR_BAD_HANDLE, "is a kvmem_node_client"},
-        {{foreign.reservation, "second", 6, 0, 0, 0, NULL, 0},
+        {{foreign.reservation, "second", 6, {0}},
          KVMEM_ERR_FOREIGN_ALLOCATION, "element 1"},
     };
     for (size_t at = 0; at < sizeof wrong / sizeof *wrong; at++) {
         kvmem_node_commit both[2] = {
-            {reserved[0].reservation, "first", 5, 0, 0, 0, NULL, 0},
+            {reserved[0].reservation, "first", 5, {0}},
             wrong[at].second,
         };
         IS(wrong[at].status, kvmem_node_client_commit(client, both, 2));
         SAYS(wrong[at].words);
         CHECK(found(client, "first") == 0 && stats(client).reservations == 3);
     }
-    kvmem_node_commit both[2] = {{reserved[0].reservation, "first", 5, 0, 0, 0, NULL, 0}, right};
+    kvmem_node_commit both[2] = {{reserved[0].reservation, "first", 5, {0}}, right};
     OK(kvmem_node_client_commit(client, both, 2));
     CHECK(found(other, "first") == 1 && found(other, "second") == 1);
     OK(kvmem_node_reservation_release(foreign.reservation));
@@ -254,7 +254,7 @@ static void read_only_and_namespaces(void) {
     options.namespace_name = "model";
     options.populate = 1;
     kvmem_node_client *writer = connect_with(&options), *nameless = connect_with(NULL);
-    OK(kvmem_node_client_insert(writer, "of a model", 10, "value", 5));
+    OK(kvmem_node_client_insert(writer, "of a model", 10, "value", 5, NULL));
     CHECK(found(writer, "of a model") == 1 && found(nameless, "of a model") == 0);
     options.read_only = 1;
     kvmem_node_client *reader = connect_with(&options);
@@ -268,7 +268,7 @@ static void read_only_and_namespaces(void) {
     kvmem_node_reserved reserved;
     IS(KVMEM_ERR_READ_ONLY, kvmem_node_client_reserve(reader, &size, 1, &reserved));
     SAYS("read-only");
-    IS(KVMEM_ERR_READ_ONLY, kvmem_node_client_insert(reader, "key", 3, "value", 5));
+    IS(KVMEM_ERR_READ_ONLY, kvmem_node_client_insert(reader, "key", 3, "value", 5, NULL));
     IS(KVMEM_ERR_READ_ONLY, kvmem_node_client_remove(reader, &key, 1, &removed));
     OK(kvmem_node_client_remove(writer, &key, 1, NULL));
     OK(kvmem_node_client_destroy(reader));
@@ -358,7 +358,7 @@ static void operators(void) {
     kvmem_node_client_options options = defaults();
     options.namespace_name = "of operators";
     kvmem_node_client *client = connect_with(NULL), *other = connect_with(&options);
-    OK(kvmem_node_client_insert(other, "key", 3, "value", 5));
+    OK(kvmem_node_client_insert(other, "key", 3, "value", 5, NULL));
     kvmem_kv_cache_key key = text("key");
     kvmem_node_value value;
     kvmem_node_pins *pins;
@@ -416,12 +416,12 @@ static void operators(void) {
     CHECK(valid == 0);
     OK(kvmem_node_operator_evict(client, "of operators", 1, &evicted));
     CHECK(evicted == 4096);
-    OK(kvmem_node_client_insert(other, "key", 3, "value", 5));
+    OK(kvmem_node_client_insert(other, "key", 3, "value", 5, NULL));
     OK(kvmem_node_operator_clear(client, "of operators", &removed));
     CHECK(removed == 1);
     /* Its own namespace, and no other one. */
-    OK(kvmem_node_client_insert(other, "key", 3, "value", 5));
-    OK(kvmem_node_client_insert(client, "key", 3, "value", 5));
+    OK(kvmem_node_client_insert(other, "key", 3, "value", 5, NULL));
+    OK(kvmem_node_client_insert(client, "key", 3, "value", 5, NULL));
     OK(kvmem_node_client_evict(other, 1, &evicted));
     CHECK(evicted == 4096);
     OK(kvmem_node_client_clear(other, &removed));
@@ -443,8 +443,9 @@ static void events(void) {
     /* A number that no event has yet goes on with the next one. */
     OK(kvmem_node_client_events(client, UINT64_MAX, 0, NULL, 0, &count, &from));
     CHECK(count == 0);
-    OK(kvmem_node_client_insert(client, "event", 5, "1", 1));
-    OK(kvmem_node_client_insert(client, "event", 5, "2", 1));
+    const kvmem_node_hints hints = {.ttl_ms = 3600000, .priority = 1};
+    OK(kvmem_node_client_insert(client, "event", 5, "1", 1, &hints));
+    OK(kvmem_node_client_insert(client, "event", 5, "2", 1, NULL));
     kvmem_kv_cache_key key = text("event");
     OK(kvmem_node_client_remove(client, &key, 1, NULL));
     uint32_t kinds[8], kind_count = 0;
@@ -472,7 +473,7 @@ static void events(void) {
 /* The child cannot use what it inherits, connects anew, and leaves the parent's as it was. */
 static void forked(void) {
     kvmem_node_client *client = connect_with(NULL);
-    OK(kvmem_node_client_insert(client, "forked", 6, "value", 5));
+    OK(kvmem_node_client_insert(client, "forked", 6, "value", 5, NULL));
     kvmem_kv_cache_key key = text("forked");
     kvmem_node_value value;
     kvmem_node_pins *pins;
@@ -484,7 +485,7 @@ static void forked(void) {
     CHECK(child >= 0);
     if (child == 0) {
         alarm(300);
-        kvmem_node_commit commit = {reserved.reservation, "child", 5, 0, 0, 0, NULL, 0};
+        kvmem_node_commit commit = {reserved.reservation, "child", 5, {0}};
         IS(KVMEM_ERR_FORKED, kvmem_node_client_keep_alive(client));
         IS(KVMEM_ERR_FORKED, kvmem_node_client_commit(client, &commit, 1));
         IS(KVMEM_ERR_FORKED, kvmem_node_pins_verify(pins, 0));
@@ -496,7 +497,7 @@ static void forked(void) {
         OK(kvmem_node_client_destroy(client));
         OK(kvmem_node_client_acquire(own, &key, 1, &value, &pins));
         CHECK(value.is_present == 1 && memcmp(value.data, "value", 5) == 0);
-        OK(kvmem_node_client_insert(own, "child", 5, "here", 4));
+        OK(kvmem_node_client_insert(own, "child", 5, "here", 4, NULL));
         OK(kvmem_node_pins_release(pins));
         OK(kvmem_node_client_destroy(own));
         _exit(0);
@@ -505,7 +506,7 @@ static void forked(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     CHECK(memcmp(value.data, "value", 5) == 0 && found(client, "child") == 1);
     SOON(stats(client).pinned == 1 && stats(client).reservations == 1);
-    kvmem_node_commit commit = {reserved.reservation, "parent", 6, 0, 0, 0, NULL, 0};
+    kvmem_node_commit commit = {reserved.reservation, "parent", 6, {0}};
     OK(kvmem_node_client_commit(client, &commit, 1));
     OK(kvmem_node_pins_release(pins));
     OK(kvmem_node_client_destroy(client));
@@ -529,8 +530,8 @@ static void *work(void *argument) {
                 memset(reserved[at].data, (int) (step & 0xff), 20000);
                 memcpy(reserved[at].data, &numbers[at], 8);
                 commits[at] = (kvmem_node_commit){
-                    reserved[at].reservation, keys[at].key, 8, 0,
-                    (uint32_t) (step & 3), 0, NULL, 0};
+                    reserved[at].reservation, keys[at].key, 8,
+                    {.priority = (uint32_t) (step & 3)}};
             }
             OK(kvmem_node_client_commit(client, commits, 2));
             continue;

@@ -28,7 +28,7 @@ static kvmem_node_commit reserve(kvmem_node_client *client, const char *key) {
     kvmem_node_reserved reserved;
     OK(kvmem_node_client_reserve(client, &size, 1, &reserved));
     memset(reserved.data, *key, size);
-    return (kvmem_node_commit){reserved.reservation, key, strlen(key), 0, 0, 0, NULL, 0};
+    return (kvmem_node_commit){reserved.reservation, key, strlen(key), {0}};
 }
 
 static uint64_t found(kvmem_node_client *client, const char *key) {
@@ -42,7 +42,7 @@ int main(void) {
     node = getenv("KVMEM_TEST_NODE");
     CHECK(node != NULL);
     kvmem_node_client *patient = connect_for(60000), *hasty = connect_for(0);
-    OK(kvmem_node_client_insert(patient, "kept", 4, "value", 5));
+    OK(kvmem_node_client_insert(patient, "kept", 4, "value", 5, NULL));
     kvmem_kv_cache_key key = {"kept", 4};
     kvmem_node_value value;
     kvmem_node_pins *pins;

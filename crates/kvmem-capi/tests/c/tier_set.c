@@ -30,7 +30,7 @@ static void fill(unsigned char *bytes, uint64_t key) {
     memcpy(bytes, &key, sizeof key);
 }
 
-static void store(kvmem_tier_set *set, uint64_t first, uint64_t count) {
+static void store(kvmem_disk_tier *set, uint64_t first, uint64_t count) {
     static unsigned char data[KEYS][BYTES];
     static uint64_t keys[KEYS];
     kvmem_disk_tier_value values[KEYS];
@@ -41,11 +41,11 @@ static void store(kvmem_tier_set *set, uint64_t first, uint64_t count) {
         values[at] = (kvmem_disk_tier_value){
             .key = &keys[at], .key_bytes = sizeof keys[at], .data = data[at], .bytes = BYTES};
     }
-    OK(kvmem_tier_set_store(set, values, count, NULL));
+    OK(kvmem_disk_tier_store(set, values, count, NULL));
 }
 
 /* Returns how many of the keys have a value, all of which are right. */
-static uint64_t fetch(kvmem_tier_set *set, uint64_t first, uint64_t count) {
+static uint64_t fetch(kvmem_disk_tier *set, uint64_t first, uint64_t count) {
     static unsigned char data[KEYS][BYTES];
     static uint64_t keys[KEYS];
     kvmem_disk_tier_request requests[KEYS];
@@ -54,7 +54,7 @@ static uint64_t fetch(kvmem_tier_set *set, uint64_t first, uint64_t count) {
         requests[at] =
             (kvmem_disk_tier_request){&keys[at], sizeof keys[at], data[at], BYTES, 0, 0, 0};
     }
-    OK(kvmem_tier_set_fetch(set, requests, count));
+    OK(kvmem_disk_tier_fetch(set, requests, count));
     uint64_t hits = 0;
     for (uint64_t at = 0; at < count; at++) {
         if (requests[at].outcome != KVMEM_FETCHED_HIT)
@@ -67,36 +67,36 @@ static uint64_t fetch(kvmem_tier_set *set, uint64_t first, uint64_t count) {
     return hits;
 }
 
-static kvmem_disk_tier_stats stats(kvmem_tier_set *set) {
+static kvmem_disk_tier_stats stats(kvmem_disk_tier *set) {
     kvmem_disk_tier_stats stats;
-    OK(kvmem_tier_set_get_stats(set, &stats));
+    OK(kvmem_disk_tier_get_stats(set, &stats));
     return stats;
 }
 
 static void set_alone(void) {
     kvmem_disk_tier_options options = options_of(8 * MIB);
     kvmem_disk_tier_report reports[FILES];
-    kvmem_tier_set *set;
-    OK(kvmem_tier_set_open(list, FILES, &options, &set, reports));
+    kvmem_disk_tier *set;
+    OK(kvmem_disk_tier_open_set(list, FILES, &options, &set, reports));
     for (int at = 0; at < FILES; at++)
         CHECK(reports[at].created == 1 && reports[at].entries == 0 && reports[at].direct <= 1);
     store(set, 0, KEYS);
     CHECK(fetch(set, 0, KEYS) == KEYS && fetch(set, KEYS, 10) == 0);
     CHECK(stats(set).entries == KEYS && stats(set).hits == KEYS);
     uint64_t key = 3, bytes, removed;
-    OK(kvmem_tier_set_len_of(set, &key, sizeof key, &bytes));
+    OK(kvmem_disk_tier_len_of(set, &key, sizeof key, &bytes));
     CHECK(bytes == BYTES);
     kvmem_kv_cache_key gone = {&key, sizeof key};
-    OK(kvmem_tier_set_remove(set, &gone, 1, &removed));
+    OK(kvmem_disk_tier_remove(set, &gone, 1, &removed));
     CHECK(removed == 1);
-    IS(KVMEM_ERR_NOT_FOUND, kvmem_tier_set_len_of(set, &key, sizeof key, &bytes));
-    OK(kvmem_tier_set_sync(set));
-    OK(kvmem_tier_set_checkpoint(set));
-    OK(kvmem_tier_set_destroy(set));
+    IS(KVMEM_ERR_NOT_FOUND, kvmem_disk_tier_len_of(set, &key, sizeof key, &bytes));
+    OK(kvmem_disk_tier_sync(set));
+    OK(kvmem_disk_tier_checkpoint(set));
+    OK(kvmem_disk_tier_destroy(set));
 
     /* In another order. */
     const char *turned[FILES] = {list[2], list[0], list[1]};
-    OK(kvmem_tier_set_open(turned, FILES, NULL, &set, reports));
+    OK(kvmem_disk_tier_open_set(turned, FILES, NULL, &set, reports));
     uint64_t entries = 0;
     for (int at = 0; at < FILES; at++) {
         CHECK(reports[at].created == 0 && reports[at].entries > KEYS / 10);
@@ -104,36 +104,36 @@ static void set_alone(void) {
     }
     CHECK(entries == KEYS - 1 && fetch(set, 0, KEYS) == KEYS - 1);
     /* A file that is open already. */
-    kvmem_tier_set *other;
-    IS(KVMEM_ERR_IN_USE, kvmem_tier_set_open(list, 1, NULL, &other, NULL));
+    kvmem_disk_tier *other;
+    IS(KVMEM_ERR_IN_USE, kvmem_disk_tier_open_set(list, 1, NULL, &other, NULL));
     SAYS(list[0]);
-    OK(kvmem_tier_set_destroy(set));
+    OK(kvmem_disk_tier_destroy(set));
 
     /* One of them is gone: the others have what they had. */
     char lost[80];
     snprintf(lost, sizeof lost, "%s.lost", list[1]);
     CHECK(rename(list[1], lost) == 0);
-    IS(KVMEM_ERR_SYSTEM, kvmem_tier_set_open(list, FILES, NULL, &set, NULL));
+    IS(KVMEM_ERR_SYSTEM, kvmem_disk_tier_open_set(list, FILES, NULL, &set, NULL));
     SAYS(list[1]);
     kvmem_status results[FILES];
     memset(reports, 7, sizeof reports);
-    OK(kvmem_tier_set_open_available(list, FILES, NULL, &set, reports, results));
+    OK(kvmem_disk_tier_open_available(list, FILES, NULL, &set, reports, results));
     CHECK(results[0] == KVMEM_OK && results[1] == KVMEM_ERR_SYSTEM && results[2] == KVMEM_OK);
     CHECK(fetch(set, 0, KEYS) == reports[0].entries + reports[2].entries);
     unsigned char untouched[sizeof *reports];
     memset(untouched, 7, sizeof untouched);
     CHECK(memcmp(&reports[1], untouched, sizeof untouched) == 0);
-    OK(kvmem_tier_set_clear(set));
+    OK(kvmem_disk_tier_clear(set));
     CHECK(stats(set).entries == 0);
-    OK(kvmem_tier_set_destroy(set));
+    OK(kvmem_disk_tier_destroy(set));
     CHECK(rename(lost, list[1]) == 0);
 
-    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_tier_set_open(NULL, 0, NULL, &set, NULL));
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_disk_tier_open_set(NULL, 0, NULL, &set, NULL));
     SAYS("a set of tiers has at least one");
     const char *missing[] = {"/tmp/no such folder/tier", NULL};
     IS(KVMEM_ERR_INVALID_ARGUMENT,
-       kvmem_tier_set_open_available(missing, 1, NULL, &set, NULL, NULL));
-    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_tier_set_open(missing, 2, NULL, &set, NULL));
+       kvmem_disk_tier_open_available(missing, 1, NULL, &set, NULL, NULL));
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_disk_tier_open_set(missing, 2, NULL, &set, NULL));
 }
 
 static kvmem_kv_cache *cache_over(kvmem_lower_tier *lower) {
@@ -169,13 +169,13 @@ static int has(kvmem_kv_cache *cache, uint64_t key) {
 static void chain(void) {
     remove_files();
     kvmem_disk_tier_options options = options_of(MIB);
-    kvmem_tier_set *set;
-    OK(kvmem_tier_set_open(list, 2, &options, &set, NULL));
+    kvmem_disk_tier *set;
+    OK(kvmem_disk_tier_open_set(list, 2, &options, &set, NULL));
     options.bytes = 8 * MIB;
     kvmem_disk_tier *tier;
     OK(kvmem_disk_tier_open(list[2], &options, &tier, NULL));
     kvmem_lower_tier *upper, *lower, *both;
-    OK(kvmem_tier_set_as_lower_tier(set, &upper));
+    OK(kvmem_disk_tier_as_lower_tier(set, &upper));
     OK(kvmem_disk_tier_as_lower_tier(tier, &lower));
     OK(kvmem_lower_tier_chain(upper, lower, &both));
     kvmem_kv_cache *cache = cache_over(both);
@@ -202,7 +202,7 @@ static void chain(void) {
     CHECK(stats(set).entries == 0 && !has(cache, 8));
     OK(kvmem_kv_cache_check(cache));
     OK(kvmem_kv_cache_destroy(cache));
-    OK(kvmem_tier_set_destroy(set));
+    OK(kvmem_disk_tier_destroy(set));
     OK(kvmem_disk_tier_destroy(tier));
 }
 
@@ -210,9 +210,9 @@ static void chain(void) {
 static void fixed_buffers(void) {
     remove_files();
     kvmem_disk_tier_options options = options_of(MIB);
-    kvmem_tier_set *set;
-    OK(kvmem_tier_set_open(list, 2, &options, &set, NULL));
-    kvmem_status status = kvmem_tier_set_register_memory(set, pool);
+    kvmem_disk_tier *set;
+    OK(kvmem_disk_tier_open_set(list, 2, &options, &set, NULL));
+    kvmem_status status = kvmem_disk_tier_register_memory(set, pool);
     CHECK(status == KVMEM_OK || status == KVMEM_ERR_NOT_AVAILABLE || status == KVMEM_ERR_LIMIT);
     if (status == KVMEM_OK) {
         CHECK(stats(set).fixed_buffer_bytes == 2 * MIB);
@@ -225,17 +225,17 @@ static void fixed_buffers(void) {
     memset(block.data, 3, block.bytes);
     kvmem_disk_tier_value value = {
         .key = "key", .key_bytes = 3, .data = block.data, .bytes = block.bytes};
-    OK(kvmem_tier_set_store(set, &value, 1, NULL));
+    OK(kvmem_disk_tier_store(set, &value, 1, NULL));
     memset(block.data, 0, block.bytes);
     kvmem_disk_tier_request request = {"key", 3, block.data, block.bytes, 0, 0, 0};
-    OK(kvmem_tier_set_fetch(set, &request, 1));
+    OK(kvmem_disk_tier_fetch(set, &request, 1));
     CHECK(request.outcome == KVMEM_FETCHED_HIT && ((char *) block.data)[65535] == 3);
     CHECK((stats(set).fixed_buffer_transfers > 0) == (status == KVMEM_OK));
     OK(kvmem_block_free(&block));
-    OK(kvmem_tier_set_deregister_memory(set, pool));
-    OK(kvmem_tier_set_deregister_memory(set, pool));
+    OK(kvmem_disk_tier_deregister_memory(set, pool));
+    OK(kvmem_disk_tier_deregister_memory(set, pool));
     CHECK(stats(set).fixed_buffer_bytes == 0);
-    OK(kvmem_tier_set_destroy(set));
+    OK(kvmem_disk_tier_destroy(set));
 
     kvmem_disk_tier *tier;
     OK(kvmem_disk_tier_open(list[0], &options, &tier, NULL));

@@ -91,7 +91,7 @@ static void preflight() {
 static void shared() {
     kvmem::RegionOptions options;
     options.pages = "4k";
-    options.shared = true;
+    options.backing = KVMEM_BACKING_SHARED;
     kvmem::Region region(64 * KIB, options);
     const int fd = region.share(false);
     kvmem::Region same = kvmem::Region::attach(fd, 64 * KIB);
@@ -104,7 +104,7 @@ static void shared() {
 static void readers_only() {
     kvmem::RegionOptions options;
     options.pages = "4k";
-    options.shared = true;
+    options.backing = KVMEM_BACKING_SHARED;
     options.readers_only = true;
     kvmem::Region region(64 * KIB, options);
     region.bytes()[0] = std::byte{1};

@@ -139,8 +139,8 @@ static void looked_into() {
 
 static void wrong() {
     kvmem::DiskTierOptions options = of(16 * MIB);
-    options.depth = 0;
-    THROWS(KVMEM_ERR_INVALID_ARGUMENT, "depth is 0", DiskTier(path, options));
+    options.verify = 2;
+    THROWS(KVMEM_ERR_INVALID_ARGUMENT, "verify is 2", DiskTier(path, options));
     THROWS(KVMEM_ERR_SYSTEM, "No such file", DiskTier(path + ".none"));
     THROWS(KVMEM_ERR_INVALID_ARGUMENT, "enlarge it to", DiskTier(path + ".none", of(5000)));
     std::FILE *file = std::fopen(path.c_str(), "wb");
@@ -152,16 +152,14 @@ static void wrong() {
     THROWS(KVMEM_ERR_BAD_TIER, "no disk tier", DiskTier::verify(path));
     options = of(16 * MIB);
     options.format = true;
-    options.verify_all = true;
+    options.verify = KVMEM_VERIFY_ALL;
     options.dsync = true;
-    options.journal_bytes = 64 * 1024;
     {
         DiskTier tier(path, options);
         CHECK(tier.report().created == 1 && tier.store("key", "value", 5));
     }
     // With `dsync` a stored value is durable at once.
     CHECK(DiskTier::inspect(path).unverified_values == 0);
-    CHECK(DiskTier::inspect(path).max_journal_blocks == 16);
 }
 
 /// The program chooses what is written; what it throws drops the value.
@@ -170,7 +168,7 @@ static void custom_admission(const kvmem::Pool &pool) {
     {
         kvmem::DiskTierOptions options = of(16 * MIB);
         options.dsync = true;
-        options.admission = kvmem::Admission::custom;
+        options.admission = KVMEM_ADMIT_CUSTOM;
         options.on_admit = [calls](kvmem::bytes_view key, kvmem::bytes_view value) {
             ++*calls;
             CHECK(value.size() >= 3000);

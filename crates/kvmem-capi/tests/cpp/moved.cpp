@@ -171,7 +171,7 @@ static void slab() {
 
 static void pools() {
     kvmem::PoolOptions options = small();
-    options.shared = true;
+    options.backing = KVMEM_BACKING_SHARED;
     const kvmem::Registrars nics = kvmem::testing::simulated_registrars(1);
     options.registrars = &nics;
     kvmem::Pool pool(MIB, options);

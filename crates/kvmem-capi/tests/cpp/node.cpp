@@ -76,7 +76,7 @@ static void shared(bool rings) {
     CHECK(first && second && writer.stats().reservations == 2);
     CHECK(first.is_valid() && second.is_valid());
     const kvmem::NodeCommit right[] = {{&first, "a"},
-                                       {&second, "b", std::chrono::hours(1), 2, "lost"}};
+                                       {&second, "b", {std::chrono::hours(1), 2, "lost"}}};
     writer.commit(kvmem::span<const kvmem::NodeCommit>(right, 2));
     CHECK(!first && !second && first.bytes().empty() && first.offset() == 0);
     // Its parent is not there.
@@ -151,7 +151,7 @@ static void options() {
     THROWS(KVMEM_ERR_PERMISSION, "server_users", NodeClient(node, options));
     options.server_users.push_back(geteuid());
     CHECK(NodeClient(node, options).stats().capacity > 0);
-    options.retry_for = std::chrono::milliseconds(-5);
+    options.retry_ms = 0;
     THROWS(KVMEM_ERR_DISCONNECTED, "kvmem serve", NodeClient(node + ".none", options));
 }
 
@@ -166,8 +166,8 @@ static void silent_server() {
     CHECK(bind(listener, reinterpret_cast<sockaddr *>(&address), sizeof address) == 0);
     CHECK(listen(listener, 4) == 0);
     kvmem::NodeClientOptions options;
-    options.retry_for = std::chrono::milliseconds(0);
-    options.answer_within = std::chrono::milliseconds(200);
+    options.retry_ms = 0;
+    options.answer_within_ms = 200;
     const auto started = std::chrono::steady_clock::now();
     THROWS(KVMEM_ERR_DISCONNECTED, "does not answer", NodeClient(path, options));
     CHECK(std::chrono::steady_clock::now() - started < std::chrono::seconds(20));

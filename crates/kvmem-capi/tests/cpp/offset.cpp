@@ -92,7 +92,7 @@ static void spaces() {
     CHECK(moved.allocate(1));
     THROWS(KVMEM_ERR_INVALID_ARGUMENT, "9223372036854775808", kvmem::OffsetAllocator(UINT64_MAX));
     kvmem::OffsetOptions bounded;
-    bounded.boundary = 64 * KIB;
+    bounded.boundary_bytes = 64 * KIB;
     kvmem::OffsetAllocator edges(MIB, bounded);
     CHECK(!edges.allocate(64 * KIB + 1) && edges.allocate(64 * KIB));
 }
@@ -132,7 +132,7 @@ static void outlive() {
 int main() {
     kvmem::OffsetOptions options;
     allocations(options);
-    options.placement = kvmem::Placement::best_fit;
+    options.placement = KVMEM_PLACEMENT_BEST_FIT;
     allocations(options);
     options.magazines = true;
     options.hot_sizes = {1024, 1000};

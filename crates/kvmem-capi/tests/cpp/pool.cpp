@@ -131,7 +131,7 @@ static void outlive() {
 
 static void attached() {
     kvmem::PoolOptions options = small_pages();
-    options.shared = true;
+    options.backing = KVMEM_BACKING_SHARED;
     kvmem::Pool pool(MIB, options);
     auto block = pool.allocate(5);
     std::memcpy(block->data(), "kvmem", 5);

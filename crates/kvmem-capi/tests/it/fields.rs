@@ -58,17 +58,13 @@ const STRUCTURES: &[Structure] = &[
         rust: ("kvmem-tier/src/tier/options.rs", "DiskTierOptions"),
         faces: &[
             c("typedef struct kvmem_disk_tier_options {", "} kvmem_disk_tier_options;", &[]),
-            Face {
-                language: "C++",
-                file: "kvmem-capi/include/kvmem/disk_tier.hpp",
-                begin: "struct DiskTierOptions {",
-                end: "};",
-                renamed: &[("verify", "verify_all")],
-            },
             arguments("class DiskTier(_TierValues):"),
             arguments("class TierSet(_TierValues):"),
         ],
-        absent: &[],
+        absent: &[
+            ("depth", "the default is right for every drive; hidden, for measurements"),
+            ("journal_bytes", "the default is right for every file; hidden, for tests"),
+        ],
     },
     Structure {
         rust: ("kvmem-tier/src/tier/verification.rs", "DamagedValue"),
@@ -86,6 +82,10 @@ const STRUCTURES: &[Structure] = &[
 
 /// Names by which C++ has a structure of C.
 const ALIASES: &[(&str, &str)] = &[
+    (
+        "kvmem-capi/include/kvmem/disk_tier.hpp",
+        "WithDefaults<kvmem_disk_tier_options, kvmem_disk_tier_options_init>",
+    ),
     ("kvmem-capi/include/kvmem/tier_values.hpp", "using DiskTierStats = kvmem_disk_tier_stats;"),
     ("kvmem-capi/include/kvmem/tier_values.hpp", "using DiskTierReport = kvmem_disk_tier_report;"),
     (

@@ -14,20 +14,96 @@ use crate::support::{crate_folder, prefix, scratch};
 
 #[test]
 fn the_headers_match_the_sources() {
-    let folder = crate_folder();
     let config = |name: &str| {
-        cbindgen::Config::from_file(folder.join(name)).expect("the configuration can be read")
+        let file = crate_folder().join(name);
+        cbindgen::Config::from_file(file).expect("the configuration can be read")
     };
-    let main = config("cbindgen.toml");
-    let statistics = scratch("statistics").join("stats.rs");
-    std::fs::write(&statistics, statistics_structures()).expect("a folder of its own");
-    let main = cbindgen::Builder::new().with_crate(&folder).with_src(statistics).with_config(main);
-    compare("include/kvmem.h", main);
+    let folder = scratch("declarations");
+    let builder = |name: &str, text: &str| {
+        let file = folder.join(name);
+        std::fs::write(&file, text).expect("a folder of its own");
+        cbindgen::Builder::new().with_src(file)
+    };
+    // In the order of the modules, which is that of the declarations in the header.
+    let lib = source("lib");
+    let modules = lib.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
+    let text: String = modules.map(|name| declarations_of(&source(name))).collect();
+    let text = text + &statistics_structures();
+    compare("include/kvmem.h", builder("kvmem.rs", &text).with_config(config("cbindgen.toml")));
     // Only this file: kvmem.h declares the types that it uses.
-    let testing = config("cbindgen.testing.toml");
-    let testing =
-        cbindgen::Builder::new().with_src(folder.join("src/testing.rs")).with_config(testing);
-    compare("include/kvmem/testing.h", testing);
+    let testing = builder("testing.rs", &declarations_of(&source("testing")));
+    compare("include/kvmem/testing.h", testing.with_config(config("cbindgen.testing.toml")));
+}
+
+/// Returns a source file of the crate, without its head.
+fn source(module: &str) -> String {
+    let file = crate_folder().join(format!("src/{module}.rs"));
+    let text = std::fs::read_to_string(file).expect("the source can be read");
+    text.lines().filter(|line| !line.starts_with("//!")).map(|line| format!("{line}\n")).collect()
+}
+
+/// Returns a source with what cbindgen cannot see: the items that macros make of tables, and plain
+/// pointers as parameters.
+fn declarations_of(source: &str) -> String {
+    let mut text = String::new();
+    let mut rest = source;
+    while let Some((before, from)) = rest.split_once("\noptions! {\n") {
+        let (table, after) = from.split_once("\n}\n").expect("a table ends");
+        let (head, rows) = table.split_once(";\n").expect("a table has a name");
+        let (about, names) = head.rsplit_once('\n').expect("a table has a comment");
+        let (options, init) = names.trim().split_once(": ").expect("a table has two names");
+        let rows = rows.lines().map(|row| match row.split_once(" = ") {
+            Some((member, _)) if !member.trim().starts_with("//") => {
+                format!("pub {},\n", member.trim())
+            }
+            _ => format!("{row}\n"),
+        });
+        text += &format!(
+            "{before}
+{about}
+#[repr(C)]
+pub struct {options} {{
+    /// Size of this structure in bytes, as the program knows it.
+    pub struct_size: u64,
+{}}}
+
+/// Fills in the defaults. `struct_size` is `sizeof *options`.
+#[unsafe(no_mangle)]
+pub unsafe extern \"C\" fn {init}(options: Out<{options}>, struct_size: u64) -> kvmem_status {{}}
+",
+            rows.collect::<String>()
+        );
+        rest = after;
+    }
+    text += rest;
+    for (name, pointer) in
+        [("Handle", "*const "), ("In", "*const "), ("Owned", "*mut "), ("Out", "*mut ")]
+    {
+        text = without_brackets(&text, name, pointer);
+    }
+    text
+}
+
+/// Replaces `name<T>` by `pointer` and `T`.
+fn without_brackets(text: &str, name: &str, pointer: &str) -> String {
+    let begin = format!(": {name}<");
+    let mut parts = text.split(&begin);
+    let mut result = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let mut depth = 1;
+        let end = part.find(|it| {
+            depth += i32::from(it == '<') - i32::from(it == '>');
+            depth == 0
+        });
+        let (of, after) = part.split_at(end.expect("a bracket is closed"));
+        // A pointer to a pointer.
+        let of = match of.strip_prefix("In<").and_then(|of| of.strip_suffix('>')) {
+            Some(of) => format!("*const {of}"),
+            None => of.to_owned(),
+        };
+        result += &format!(": {pointer}{of}{}", &after[1..]);
+    }
+    result
 }
 
 /// Returns the structures of `src/stats.rs`, with the members that the tables of statistics name.

@@ -419,7 +419,7 @@ impl NodeClient {
             key: ValueKey(key.as_ref()),
             parent: options.parent.as_ref().map(|parent| ValueKey(parent.as_bytes())),
             checksum: self.checksums.then(|| crc::of(reservation.bytes())),
-            priority: options.priority,
+            priority: options.priority.get(),
             ttl_ms: options.ttl.map_or(0, |ttl| (ttl.as_millis() as u64).max(1)),
         });
         let items: Vec<Commit<'_>> = items.collect();

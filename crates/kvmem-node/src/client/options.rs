@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvmem::register::Registrar;
+use kvmem::tier::Priority;
 
 use super::ClientError;
 use crate::error::CallError;
@@ -195,8 +196,8 @@ pub struct ValueOptions {
     /// never. The node evicts a value only when it has no more values with it as their parent, and
     /// a use of a value is one of its parent.
     pub parent: Option<ParentKey>,
-    /// 0 to 3: values of a lower priority are evicted first.
-    pub priority: u8,
+    /// Values of a lower priority are evicted first.
+    pub priority: Priority,
     /// After this time the value is gone. `None`: it stays until it is evicted.
     pub ttl: Option<Duration>,
 }

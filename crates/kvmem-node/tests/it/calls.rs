@@ -59,8 +59,10 @@ fn values_of_a_low_priority_go_first_and_others_after_their_time() {
         let value = NewValue { options, ..NewValue::new([key], block) };
         client.commit(vec![value]).expect("it is reserved");
     };
-    insert(0, ValueOptions { priority: 3, ..ValueOptions::default() });
-    insert(1, ValueOptions { priority: 1, ..ValueOptions::default() });
+    for (key, priority) in [(0, 3), (1, 1)] {
+        let priority = Priority::new(priority).expect("at most 3");
+        insert(key, ValueOptions { priority, ..ValueOptions::default() });
+    }
     for key in 2..30 {
         insert(key, ValueOptions::default());
     }

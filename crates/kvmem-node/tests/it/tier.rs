@@ -169,7 +169,10 @@ fn a_value_keeps_its_priority_and_its_time_to_live_on_a_disk() {
     let tiered = Tiered::start(Place::new(), node(), Arc::new(tier));
     let client = tiered.client();
     let (short, started) = (Duration::from_secs(5), Instant::now());
-    let of = |priority, ttl| ValueOptions { priority, ttl, ..ValueOptions::default() };
+    let of = |priority, ttl| {
+        let priority = Priority::new(priority).expect("at most 3");
+        ValueOptions { priority, ttl, ..ValueOptions::default() }
+    };
     client.insert_with([1], &value(1), of(2, Some(short))).expect("there is space");
     let hour = Some(Duration::from_secs(3600));
     client.insert_with([2], &value(2), of(0, hour)).expect("there is space");

@@ -81,6 +81,7 @@ from .data import (
     WriteBehindStats,
 )
 from .errors import (
+    ArgumentTypeError,
     CancelledError,
     ClosedError,
     DamagedValueError,
@@ -113,6 +114,7 @@ from .errors import (
 _logging.getLogger("kvmem").addHandler(_logging.NullHandler())
 
 __all__ = [
+    "ArgumentTypeError",
     "Allocation",
     "AllocationBatch",
     "AsyncNodeCache",

@@ -1049,12 +1049,8 @@ class DiskTier(_TierValues):
     - ``path``: file or block device. A new file is made if ``bytes`` is given.
     - ``bytes``: length of the file; its space is allocated. A shorter file is lengthened, a longer
       one stays. None keeps the length.
-    - ``depth``: maximum number of transfers that one call has in flight.
     - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 260
       bytes for each. None means one for each 32 KiB of the file.
-    - ``journal_bytes``: length of each of the two journals, fixed when the file is made. None:
-      that of a checkpoint of ``max_entries`` values, or 1/64 of the file up to 4 MiB if that is
-      longer.
     - ``dsync``: open the file with ``O_DSYNC``. A value survives a power cut as soon as it is
       stored, and storing takes longer. Otherwise :meth:`sync` makes values durable.
     - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
@@ -1090,9 +1086,7 @@ class DiskTier(_TierValues):
         path: str | PathLike[str],
         *,
         bytes: _Size | None = None,
-        depth: SupportsIndex = 32,
         max_entries: SupportsIndex | None = None,
-        journal_bytes: _Size | None = None,
         dsync: bool = False,
         format: bool = False,
         verify: str = "lazy",
@@ -1113,14 +1107,13 @@ class DiskTier(_TierValues):
     def verify(
         path: str | PathLike[str],
         *,
-        depth: SupportsIndex = 32,
         max_damaged_values: SupportsIndex = 1000,
         progress: _Progress | None = None,
     ) -> DiskTierVerification:
         """Reads every value in a file or block device, compares it with its checksum, and writes
         nothing. Damaged values are a part of the result; the first ``max_damaged_values`` of them
-        are named. Up to ``depth`` transfers are in flight. ``progress`` is called with ``(done,
-        total)`` in bytes; if it raises, the verification ends with the exception.
+        are named. ``progress`` is called with ``(done, total)`` in bytes; if it raises, the
+        verification ends with the exception.
 
         Raises as :meth:`inspect`.
         """
@@ -1152,12 +1145,8 @@ class TierSet(_TierValues):
     - ``paths``: files or block devices. New files are made if ``bytes`` is given.
     - ``bytes``: length of the file; its space is allocated. A shorter file is lengthened, a longer
       one stays. None keeps the length.
-    - ``depth``: maximum number of transfers that one call has in flight.
     - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 260
       bytes for each. None means one for each 32 KiB of the file.
-    - ``journal_bytes``: length of each of the two journals, fixed when the file is made. None:
-      that of a checkpoint of ``max_entries`` values, or 1/64 of the file up to 4 MiB if that is
-      longer.
     - ``dsync``: open the file with ``O_DSYNC``. A value survives a power cut as soon as it is
       stored, and storing takes longer. Otherwise :meth:`sync` makes values durable.
     - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
@@ -1196,9 +1185,7 @@ class TierSet(_TierValues):
         paths: Iterable[str | PathLike[str]],
         *,
         bytes: _Size | None = None,
-        depth: SupportsIndex = 32,
         max_entries: SupportsIndex | None = None,
-        journal_bytes: _Size | None = None,
         dsync: bool = False,
         format: bool = False,
         verify: str = "lazy",

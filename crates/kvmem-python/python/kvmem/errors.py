@@ -4,6 +4,7 @@ Every exception is a :class:`KvmemError` and a standard exception of its kind. A
 does not apply is ``None``."""
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -39,6 +40,16 @@ class KvmemError(Exception):
 
 def _rebuild(kind: type[KvmemError], message: str, details: dict[str, Any]) -> KvmemError:
     return kind(message, **details)
+
+
+class _OfArgument(KvmemError):
+    def add_note(self, note: str) -> None:
+        """Puts the name of the argument into the message; PyO3 adds it as a note."""
+        match = re.fullmatch(r"while processing '(\w+)'", note)
+        if match is None:
+            super().add_note(note)
+        elif match[1] not in str(self):
+            self.args = (f"{match[1]}: {self}",)
 
 
 class OutOfSpaceError(KvmemError, MemoryError):
@@ -89,7 +100,11 @@ class MappingError(KvmemError, MemoryError):
     """Error number of the kernel."""
 
 
-class InvalidArgumentError(KvmemError, ValueError):
+class ArgumentTypeError(_OfArgument, TypeError):
+    """An argument has the wrong type."""
+
+
+class InvalidArgumentError(_OfArgument, ValueError):
     """An argument is invalid."""
 
 

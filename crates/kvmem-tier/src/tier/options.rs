@@ -29,15 +29,17 @@ pub struct DiskTierOptions {
     /// Bytes of the file: a new or shorter one becomes as long, with its space allocated. By
     /// default the length of a file or block device does not change.
     pub bytes: Option<u64>,
-    /// Transfers that one thread has in flight, at most. By default 32.
+    /// Transfers that one thread has in flight, at most. By default 32. For measurements.
+    #[doc(hidden)]
     pub depth: Option<u32>,
     /// The most values that it can hold; fixed when the file is made. The file has 260 bytes for
     /// each. By default one for each 32 KiB of the device.
     pub max_entries: Option<u64>,
-    /// Bytes of each of the two journals; fixed when the file is made. A checkpoint is written when
-    /// one is nearly full. By default 1/64 of the device, at most 4 MiB, but as long as a
+    /// Bytes of each of the two journals; fixed when the file is made. For tests. A checkpoint is
+    /// written when one is nearly full. By default 1/64 of the device, at most 4 MiB, but as long as a
     /// checkpoint of [`max_entries`](Self::max_entries): checkpoints then write at most 4/3 of what
     /// the journal does.
+    #[doc(hidden)]
     pub journal_bytes: Option<u64>,
     /// Opens the file with `O_DSYNC`: a value survives a power cut as soon as it is stored, without
     /// [`sync_all`](super::DiskTier::sync_all), and blocks of evicted values are free without a

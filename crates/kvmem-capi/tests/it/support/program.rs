@@ -50,7 +50,6 @@ pub(crate) const MAKING: &[(&str, &str, &str)] = &[
         "kvmem_kv_cache_destroy",
     ),
     ("kvmem_disk_tier", "make_tier(NULL, &MADE)", "kvmem_disk_tier_destroy"),
-    ("kvmem_tier_set", "make_set(&MADE)", "kvmem_tier_set_destroy"),
     (
         "kvmem_lower_tier",
         "kvmem_disk_tier_as_lower_tier(live_kvmem_disk_tier, &MADE)",
@@ -168,24 +167,10 @@ static kvmem_status make_tier(const kvmem_disk_tier_options *given, kvmem_disk_t
     return status;
 }
 
-/* Makes a set of a file that has no name any more. */
-static kvmem_status make_set(kvmem_tier_set **out) {
-    char path[] = \"/tmp/kvmem-set-XXXXXX\";
-    int file = mkstemp(path);
-    CHECK(file >= 0 && close(file) == 0);
-    kvmem_disk_tier_options options;
-    OK(kvmem_disk_tier_options_init(&options, sizeof options));
-    options.bytes = 1 << 20;
-    const char *paths[] = {path};
-    kvmem_status status = kvmem_tier_set_open(paths, 1, &options, out, NULL);
-    CHECK(unlink(path) == 0);
-    return status;
-}
-
 static kvmem_status make_node_pins(kvmem_node_pins **out) {
     kvmem_kv_cache_key key = {\"pinned\", 6};
     kvmem_node_value value;
-    OK(kvmem_node_client_insert(live_kvmem_node_client, key.key, key.key_bytes, \"value\", 5));
+    OK(kvmem_node_client_insert(live_kvmem_node_client, key.key, key.key_bytes, \"value\", 5, NULL));
     return kvmem_node_client_acquire(live_kvmem_node_client, &key, 1, &value, out);
 }
 

@@ -226,7 +226,7 @@ impl World {
             let parent = parent.map(self::key);
             self.model.blocks.get_mut(&id).expect("it is a block").parent.clone_from(&parent);
             let parent = parent.map(|key| ParentKey::new(key).expect("it is short"));
-            let priority = self.random.log_below(4) as u8;
+            let priority = Priority::nearest(self.random.log_below(4) as i8);
             let ttl = match self.random.below(16) {
                 0 => Some(Duration::from_millis(1)),
                 1 => Some(Duration::from_secs(3600)),
@@ -235,7 +235,7 @@ impl World {
             if ttl == Some(Duration::from_millis(1)) {
                 short_lived.push(id);
             }
-            items.push((key.clone(), id, usize::from(priority)));
+            items.push((key.clone(), id, usize::from(priority.get())));
             values.push(NewValue {
                 key,
                 reservation,

@@ -54,7 +54,7 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
     """Chunks in a :class:`kvmem.DiskTier`: verified, found again after a restart, evicted when the
     file is full. Or chunks in a Mooncake cluster, with ``mooncake``: ``master``, ``namespace``, and
     the names of :class:`kvmem.mooncake.EngineOptions`, in place of ``path`` (of a file or block
-    device), ``bytes``, ``depth``, ``max_entries`` and ``format``. For both, give two tiers.
+    device), ``bytes``, ``max_entries`` and ``format``. For both, give two tiers.
     docs/distributed/vllm.md describes the options."""
 
     medium: ClassVar[Medium] = Medium.STORAGE
@@ -66,7 +66,6 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
         tier_type: str,
         path: str = "",
         bytes: int | str | None = None,
-        depth: int = 32,
         max_entries: int | None = None,
         max_queued_bytes: int | str = "1GiB",
         format: bool = False,
@@ -107,9 +106,7 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
             nbytes = None if bytes is None else self._size(bytes)
             if max_entries is None and nbytes is not None:
                 max_entries = max(nbytes // self._row_bytes, 64)
-            self._tier = DiskTier(
-                path, bytes=nbytes, depth=depth, max_entries=max_entries, format=format
-            )
+            self._tier = DiskTier(path, bytes=nbytes, max_entries=max_entries, format=format)
         self._lock = threading.Condition()
         self._stores: deque[_Job] = deque()
         self._loads: deque[_Job] = deque()
