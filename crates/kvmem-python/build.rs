@@ -20,6 +20,28 @@ struct Class {
 
 const CLASSES: &[Class] = &[
     Class {
+        table: ("kvmem/src/offset/heap/report.rs", "Metrics"),
+        name: "Metrics",
+        fields: &[],
+        methods: r#"
+    @property
+    def utilization(self) -> float:
+        """Share of the space that is in use."""
+        return self.allocated / self.capacity if self.capacity else 0.0
+
+    @property
+    def fragmentation(self) -> float:
+        """Share of the free bytes that lie outside the longest free range."""
+        return 1.0 - self.largest_free / self.free if self.free else 0.0
+"#,
+    },
+    Class {
+        table: ("kvmem/src/arena/bump/arena.rs", "BumpStats"),
+        name: "BumpStats",
+        fields: &[],
+        methods: "",
+    },
+    Class {
         table: ("kvmem/src/cache/stats.rs", "KvCacheStats"),
         name: "KvCacheStats",
         fields: &[],
@@ -234,7 +256,7 @@ fn docstring(lines: &[&str]) -> String {
 /// Returns the type of Python for one of Rust.
 fn type_of(ty: &str) -> String {
     match ty {
-        "u64" | "u32" => "int".to_owned(),
+        "u64" | "u32" | "usize" => "int".to_owned(),
         "bool" => "bool".to_owned(),
         "String" => "str".to_owned(),
         "TierState" => "Literal[\"none\", \"working\", \"read_only\", \"away\"]".to_owned(),

@@ -291,11 +291,11 @@
 /// The size of a kvmem_prefix_key in bytes.
 #define KVMEM_PREFIX_KEY_BYTES 32
 
-/// The result of a call. 0 is success. `kvmem_last_error()` returns the text of the last failure,
-/// with its numbers.
+/// The result of a call. 0 is success. `kvmem_last_error()` returns the text of the last
+/// failure, with its numbers.
 ///
-/// Unless a function's comment says otherwise, a failed call changes nothing and writes to none of
-/// its out-parameters. The numbers do not change between versions; new ones may be added.
+/// Unless a function's comment says otherwise, a failed call changes nothing and writes to none
+/// of its out-parameters. The numbers do not change between versions; new ones may be added.
 enum kvmem_status
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : int32_t
@@ -619,16 +619,17 @@ typedef struct kvmem_region_info {
     uint64_t threads;
 } kvmem_region_info;
 
-/// Statistics of an arena. `used_bytes + remaining_bytes == capacity_bytes`.
+/// Bytes that an arena has allocated. `used + remaining == capacity`.
 typedef struct kvmem_bump_arena_stats {
+    /// Length of the memory in bytes.
+    uint64_t capacity;
+    /// Bytes allocated since the arena was made or last reset, including the padding before
+    /// them.
+    uint64_t used;
+    /// Bytes that remain.
+    uint64_t remaining;
     /// The first address.
     void *data;
-    /// Bytes of the memory.
-    uint64_t capacity_bytes;
-    /// Bytes allocated, including the padding before them.
-    uint64_t used_bytes;
-    /// Bytes that remain.
-    uint64_t remaining_bytes;
 } kvmem_bump_arena_stats;
 
 /// Limits of a registrar.
@@ -879,22 +880,22 @@ typedef struct kvmem_allocation {
     uint64_t bytes;
 } kvmem_allocation;
 
-/// Metrics of a space. Ranges in magazines count as free.
+/// Figures of a space at one moment. Sizes are bytes.
 typedef struct kvmem_metrics {
     /// Length of the space.
-    uint64_t capacity_bytes;
-    /// Bytes in use, exactly as requested.
-    uint64_t allocated_bytes;
-    /// Free bytes.
-    uint64_t free_bytes;
-    /// The longest range that can be allocated now.
-    uint64_t largest_free_bytes;
-    /// Live allocations.
+    uint64_t capacity;
+    /// Bytes in use: exactly the requested sizes, since sizes are not rounded.
+    uint64_t allocated;
+    /// Bytes not in use.
+    uint64_t free;
+    /// The longest range that could be allocated now.
+    uint64_t largest_free;
+    /// Allocations alive.
     uint64_t live;
-    /// Free ranges, as many as in the map. Neighbours are coalesced, except at boundaries: there,
-    /// only parts between two boundaries that are wholly free are. A range in a magazine counts.
+    /// Free ranges, as many as in the map. Neighbours are coalesced, except at boundaries:
+    /// there, only segments that are wholly free are.
     uint64_t free_ranges;
-    /// Heap memory of the metadata, in bytes.
+    /// Heap memory of the metadata.
     uint64_t metadata_bytes;
     /// The boundary that no allocation crosses; 0: none.
     uint64_t boundary_bytes;

@@ -11,6 +11,7 @@ use crate::call::{guard, size};
 use crate::fork::ForkScope;
 use crate::promise::ObjectPromise;
 use crate::region::kvmem_region;
+use crate::stats::kvmem_bump_arena_stats;
 use crate::status::kvmem_status;
 use crate::table::object;
 
@@ -81,20 +82,6 @@ pub unsafe extern "C" fn kvmem_bump_arena_owns(
     arena.on(|arena| out_owns.put("out_owns", u32::from(arena.owns(address.cast()))))
 }
 
-/// Statistics of an arena. `used_bytes + remaining_bytes == capacity_bytes`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvmem_bump_arena_stats {
-    /// The first address.
-    pub data: *mut c_void,
-    /// Bytes of the memory.
-    pub capacity_bytes: u64,
-    /// Bytes allocated, including the padding before them.
-    pub used_bytes: u64,
-    /// Bytes that remain.
-    pub remaining_bytes: u64,
-}
-
 /// Reads the statistics.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_bump_arena_get_stats(
@@ -102,16 +89,8 @@ pub unsafe extern "C" fn kvmem_bump_arena_get_stats(
     out_stats: Out<kvmem_bump_arena_stats>,
 ) -> kvmem_status {
     arena.on(|arena| {
-        let stats = arena.stats();
-        out_stats.put(
-            "out_stats",
-            kvmem_bump_arena_stats {
-                data: arena.base().as_ptr().cast(),
-                capacity_bytes: stats.capacity as u64,
-                used_bytes: stats.used as u64,
-                remaining_bytes: stats.remaining as u64,
-            },
-        )
+        let data = arena.base().as_ptr().cast();
+        out_stats.put("out_stats", kvmem_bump_arena_stats::new(&arena.stats(), data))
     })
 }
 

@@ -186,7 +186,7 @@ pub unsafe extern "C" fn kvmem_disk_tier_open(
         let converted = ConvertedOptions::read(&options)?;
         let (tier, found) = DiskTier::open(path, &converted.options)?;
         converted.insert(TierSet::new(vec![tier])?, made)?;
-        out_report.put_if_wanted((&found).into());
+        out_report.put_if_wanted(kvmem_disk_tier_report::new(&found));
         Ok(())
     })
 }
@@ -207,7 +207,7 @@ unsafe fn write_reports<'a>(
     for (index, report) in reports.enumerate() {
         if let (Some(report), false) = (report, out_reports.is_null()) {
             // SAFETY: the promise of the caller.
-            unsafe { out_reports.pointer().add(index).write(report.into()) };
+            unsafe { out_reports.pointer().add(index).write(kvmem_disk_tier_report::new(report)) };
         }
     }
 }
@@ -554,7 +554,7 @@ pub unsafe extern "C" fn kvmem_disk_tier_get_stats(
     tier: Handle<kvmem_disk_tier>,
     out_stats: Out<kvmem_disk_tier_stats>,
 ) -> kvmem_status {
-    tier.on(|tier| out_stats.put("out_stats", (&tier.stats()).into()))
+    tier.on(|tier| out_stats.put("out_stats", kvmem_disk_tier_stats::new(&tier.stats())))
 }
 
 /// Registers the memory of a pool with the rings of the tier's file: the kernel looks its pages up

@@ -414,7 +414,7 @@ pub unsafe extern "C" fn kvmem_kv_cache_get_stats(
     cache: Handle<kvmem_kv_cache>,
     out_stats: Out<kvmem_kv_cache_stats>,
 ) -> kvmem_status {
-    cache.on(|cache| out_stats.put("out_stats", (&cache.stats()).into()))
+    cache.on(|cache| out_stats.put("out_stats", kvmem_kv_cache_stats::new(&cache.stats())))
 }
 
 /// Checks the invariants. No other thread may be in a call on the cache. O(values).

@@ -35,7 +35,7 @@ pub unsafe extern "C" fn kvmem_node_client_get_stats(
 ) -> kvmem_status {
     client.on(|client| {
         let figures = out_stats.get("out_stats")?;
-        figures.put((&client.stats()?).into());
+        figures.put(kvmem_node_stats::new(&client.stats()?));
         Ok(())
     })
 }

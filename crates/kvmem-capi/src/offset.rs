@@ -15,6 +15,7 @@ use crate::fork::ForkScope;
 use crate::last_error;
 use crate::options::{self, choice, flag, hot_sizes, options};
 use crate::promise::ObjectPromise;
+use crate::stats::kvmem_metrics;
 use crate::status::*;
 use crate::table::{Object, object};
 
@@ -483,44 +484,6 @@ pub unsafe extern "C" fn kvmem_offset_allocator_shrink_to(
     allocator.on(|space| Ok(either!(space, space => space.shrink_to(capacity_bytes))?))
 }
 
-/// Metrics of a space. Ranges in magazines count as free.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvmem_metrics {
-    /// Length of the space.
-    pub capacity_bytes: u64,
-    /// Bytes in use, exactly as requested.
-    pub allocated_bytes: u64,
-    /// Free bytes.
-    pub free_bytes: u64,
-    /// The longest range that can be allocated now.
-    pub largest_free_bytes: u64,
-    /// Live allocations.
-    pub live: u64,
-    /// Free ranges, as many as in the map. Neighbours are coalesced, except at boundaries: there,
-    /// only parts between two boundaries that are wholly free are. A range in a magazine counts.
-    pub free_ranges: u64,
-    /// Heap memory of the metadata, in bytes.
-    pub metadata_bytes: u64,
-    /// The boundary that no allocation crosses; 0: none.
-    pub boundary_bytes: u64,
-}
-
-impl kvmem_metrics {
-    pub(crate) fn new(metrics: &kvmem::offset::Metrics, boundary: Option<u64>) -> Self {
-        kvmem_metrics {
-            capacity_bytes: metrics.capacity,
-            allocated_bytes: metrics.allocated,
-            free_bytes: metrics.free,
-            largest_free_bytes: metrics.largest_free,
-            live: metrics.live,
-            free_ranges: metrics.free_ranges,
-            metadata_bytes: metrics.metadata_bytes,
-            boundary_bytes: boundary.unwrap_or(0),
-        }
-    }
-}
-
 /// Reads the metrics. O(1); with magazines O(threads).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_get_metrics(
@@ -529,7 +492,7 @@ pub unsafe extern "C" fn kvmem_offset_allocator_get_metrics(
 ) -> kvmem_status {
     allocator.on(|space| {
         let metrics =
-            either!(space, space => kvmem_metrics::new(&space.metrics(), space.boundary()));
+            either!(space, space => kvmem_metrics::new(&space.metrics(), space.boundary().unwrap_or(0)));
         out_metrics.put("out_metrics", metrics)
     })
 }

@@ -16,7 +16,7 @@ use crate::call::{guard, ranges, report, size};
 use crate::cancel::{kvmem_cancel, token};
 use crate::error::CallError;
 use crate::fork_lock::ForkLock;
-use crate::offset::{kvmem_bin, kvmem_map_range, kvmem_metrics, numbers};
+use crate::offset::{kvmem_bin, kvmem_map_range, numbers};
 use crate::options::{
     self, KVMEM_INIT_ON_ALLOC, KVMEM_INIT_ON_FREE, KVMEM_INIT_ON_NEVER, backing, choice, flag,
     hot_sizes, ladder, numa, numa_nodes, options, policy, populate,
@@ -24,6 +24,7 @@ use crate::options::{
 use crate::progress::{ProgressCallback, kvmem_progress_fn};
 use crate::promise::ObjectPromise;
 use crate::registrars::kvmem_registrars;
+use crate::stats::kvmem_metrics;
 use crate::status::*;
 use crate::table::{Object, object};
 
@@ -388,7 +389,8 @@ pub unsafe extern "C" fn kvmem_pool_get_metrics(
     out_metrics: Out<kvmem_metrics>,
 ) -> kvmem_status {
     pool.on(|pool| {
-        out_metrics.put("out_metrics", kvmem_metrics::new(&pool.metrics(), pool.boundary()))
+        out_metrics
+            .put("out_metrics", kvmem_metrics::new(&pool.metrics(), pool.boundary().unwrap_or(0)))
     })
 }
 

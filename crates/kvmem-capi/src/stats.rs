@@ -4,7 +4,11 @@
 //! cbindgen does not see them, since the names of their members come from the tables: the test that
 //! writes `kvmem.h` passes it the same structures as text.
 
+use std::ffi::c_void;
+
+use kvmem::arena::BumpStats;
 use kvmem::cache::KvCacheStats;
+use kvmem::offset::Metrics;
 use kvmem::pool::observe::Stats;
 use kvmem::tier::WriteBehindStats;
 use kvmem_node::NodeStats;
@@ -34,9 +38,9 @@ macro_rules! structures {
             #[derive(Clone, Copy, Debug)]
             pub struct $name([u64; members::<$stats>()] $(, $type)?);
 
-            impl From<&$stats> for $name {
-                fn from(stats: &$stats) -> Self {
-                    $name(numbers(stats) $(, stats.$more)?)
+            impl $name {
+                pub(crate) fn new(stats: &$stats $(, $more: $type)?) -> Self {
+                    $name(numbers(stats) $(, $more)?)
                 }
             }
         )*
@@ -56,4 +60,8 @@ structures! {
     kvmem_disk_tier_report of OpenReport;
     /// Contents of the file of a disk tier.
     kvmem_disk_tier_inspection of DiskTierInspection and identity: [u8; 16];
+    /// Figures of a space or pool.
+    kvmem_metrics of Metrics and boundary_bytes: u64;
+    /// Bytes that an arena has allocated.
+    kvmem_bump_arena_stats of BumpStats and data: *mut c_void;
 }

@@ -98,7 +98,7 @@ pub unsafe extern "C" fn kvmem_disk_tier_inspect(
         // Superblocks, checkpoint and journal are read one after the other.
         let (device, inspection) = inspected(path, 1)?;
         let found = DiskTierInspection::new(path.as_ref(), &device, inspection)?;
-        result.put((&found).into());
+        result.put(kvmem_disk_tier_inspection::new(&found, found.identity));
         Ok(())
     })
 }

@@ -35,7 +35,7 @@ pub unsafe extern "C" fn kvmem_kv_cache_get_write_behind_stats(
     cache.on(|cache| {
         let figures = out_stats.get("out_stats")?;
         let stats = cache.queue.as_ref().map(|queue| queue.stats()).unwrap_or_default();
-        figures.put((&stats).into());
+        figures.put(kvmem_write_behind_stats::new(&stats));
         Ok(())
     })
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use kvmem::arena::{BumpArena, Region};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::buffer::{Bytes, Span};
 use crate::collect::{Link, Plain, collected};
@@ -94,7 +95,7 @@ impl PyBumpArena {
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let stats = self.held.with(|arena| arena.stats())?;
-        report::named(py, "BumpStats", (stats.capacity, stats.used, stats.remaining))
+        report::statistics(py, "BumpStats", &stats, &PyDict::new(py))
     }
 
     #[doc = doc!("BumpArena.region")]

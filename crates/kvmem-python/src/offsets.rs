@@ -5,6 +5,7 @@
 
 use kvmem::offset::{Allocation, OffsetAllocator, Placement};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::batch::{Batch, Offsets, take_all};
 use crate::collect::{Plain, plain};
@@ -198,21 +199,7 @@ pub(crate) fn metrics<'py>(
     py: Python<'py>,
     metrics: &kvmem::offset::Metrics,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let kvmem::offset::Metrics {
-        capacity,
-        allocated,
-        free,
-        largest_free,
-        live,
-        free_ranges,
-        metadata_bytes,
-        ..
-    } = *metrics;
-    report::named(
-        py,
-        "Metrics",
-        (capacity, allocated, free, largest_free, live, free_ranges, metadata_bytes),
-    )
+    report::statistics(py, "Metrics", metrics, &PyDict::new(py))
 }
 
 #[doc = doc!("Allocation")]

@@ -58,6 +58,8 @@ pub mod offset;
 pub mod pool;
 pub mod register;
 pub mod slab;
+#[doc(hidden)]
+pub mod stats;
 mod sync;
 mod sys;
 mod threads;

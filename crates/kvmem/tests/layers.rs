@@ -20,10 +20,10 @@ const LAYERS: [(&str, &[&str]); 12] = [
     ("threads", &["sys", "trace"]),
     // The table that makes a structure of statistics, and its metrics.
     ("stats", &[]),
-    ("arena", &["sys", "sync", "trace", "threads"]),
+    ("arena", &["stats", "sys", "sync", "trace", "threads"]),
     ("register", &["sys", "sync", "trace", "threads", "arena"]),
     // Offsets of an abstract space: this layer knows of no memory.
-    ("offset", &["sys", "sync"]),
+    ("offset", &["stats", "sys", "sync"]),
     ("slab", &["sys", "sync", "arena", "register", "offset"]),
     ("pool", &["stats", "sys", "sync", "trace", "arena", "register", "offset", "slab"]),
     // The contract with storage below memory.

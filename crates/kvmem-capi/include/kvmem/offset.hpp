@@ -44,7 +44,7 @@ inline constexpr std::uint64_t small_batch = 4096;
 /// not be allocated.
 inline bool exceeds_free_bytes(const Metrics &metrics, std::uint64_t bytes,
                                std::uint64_t count) noexcept {
-    return bytes != 0 && count > metrics.free_bytes / bytes;
+    return bytes != 0 && count > metrics.free / bytes;
 }
 
 /// Returns the largest number of ranges that `total` bytes can take now, at most `max`: each range
@@ -52,7 +52,7 @@ inline bool exceeds_free_bytes(const Metrics &metrics, std::uint64_t bytes,
 /// number.
 inline std::uint64_t useful_range_count(const Metrics &metrics, std::uint64_t total,
                                         std::uint64_t max) noexcept {
-    if (total > metrics.free_bytes) {
+    if (total > metrics.free) {
         return 1;
     }
     const std::uint64_t edges = metrics.boundary_bytes == 0 ? 0 : total / metrics.boundary_bytes;

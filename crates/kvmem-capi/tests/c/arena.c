@@ -257,11 +257,11 @@ static void bump(void) {
 
     kvmem_bump_arena_stats stats;
     OK(kvmem_bump_arena_get_stats(arena, &stats));
-    CHECK(stats.used_bytes + stats.remaining_bytes == stats.capacity_bytes &&
-          stats.used_bytes == 4096 + 100);
+    CHECK(stats.used + stats.remaining == stats.capacity &&
+          stats.used == 4096 + 100);
     OK(kvmem_bump_arena_reset(arena));
     OK(kvmem_bump_arena_get_stats(arena, &stats));
-    CHECK(stats.used_bytes == 0 && stats.data == first);
+    CHECK(stats.used == 0 && stats.data == first);
     OK(kvmem_bump_arena_destroy(arena));
     IS(KVMEM_ERR_BAD_HANDLE, kvmem_bump_arena_reset(arena));
 }

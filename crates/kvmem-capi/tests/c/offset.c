@@ -105,7 +105,7 @@ static void both_kinds(uint32_t magazines) {
     OK(kvmem_space_free(ref, one.handle));
     IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_space_free(ref, one.handle));
     OK(kvmem_offset_allocator_get_metrics(space, &after));
-    CHECK(after.live == before.live && after.free_bytes == before.free_bytes);
+    CHECK(after.live == before.live && after.free == before.free);
     IS(KVMEM_ERR_NOT_FOUND, kvmem_space_exists((kvmem_space){7, UINT32_MAX, 0}));
     IS(KVMEM_ERR_NOT_FOUND, kvmem_space_exists((kvmem_space){7, INT32_MAX, 0}));
 
@@ -164,10 +164,10 @@ static void both_kinds(uint32_t magazines) {
     kvmem_metrics metrics;
     OK(kvmem_offset_allocator_get_metrics(space, &metrics));
     /* One of the batch is still live: its entry was overwritten by a copy. */
-    CHECK(metrics.capacity_bytes == 8 * MIB && metrics.live == 1 && metrics.allocated_bytes == 100);
-    CHECK(metrics.free_bytes == 8 * MIB - 100 && metrics.boundary_bytes == MIB);
+    CHECK(metrics.capacity == 8 * MIB && metrics.live == 1 && metrics.allocated == 100);
+    CHECK(metrics.free == 8 * MIB - 100 && metrics.boundary_bytes == MIB);
     OK(kvmem_offset_allocator_largest_free_hint(space, &bytes));
-    CHECK(bytes >= metrics.largest_free_bytes);
+    CHECK(bytes >= metrics.largest_free);
 
     kvmem_bin bins[64];
     OK(kvmem_offset_allocator_bins(space, bins, 64, &count));

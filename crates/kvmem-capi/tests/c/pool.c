@@ -125,8 +125,8 @@ static void blocks(void) {
     OK(kvmem_pool_report(pool, KVMEM_JSON, text, sizeof text, NULL));
     kvmem_metrics metrics;
     OK(kvmem_pool_get_metrics(pool, &metrics));
-    CHECK(metrics.live == 1 && metrics.allocated_bytes == 600 &&
-          metrics.capacity_bytes == 4 * MIB - 5000);
+    CHECK(metrics.live == 1 && metrics.allocated == 600 &&
+          metrics.capacity == 4 * MIB - 5000);
     kvmem_bin bins[100];
     kvmem_map_range map[100];
     OK(kvmem_pool_bins(pool, bins, 100, &count));

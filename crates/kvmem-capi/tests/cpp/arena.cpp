@@ -153,9 +153,9 @@ static void bump() {
     CHECK(!arena.allocate(MIB));
     THROWS(KVMEM_ERR_BAD_ALIGN, "3", arena.allocate(1, 3));
     THROWS(KVMEM_ERR_ZERO_SIZE, "", arena.allocate(0));
-    CHECK(arena.stats().used_bytes + arena.stats().remaining_bytes == arena.stats().capacity_bytes);
+    CHECK(arena.stats().used + arena.stats().remaining == arena.stats().capacity);
     arena.reset();
-    CHECK(arena.stats().used_bytes == 0);
+    CHECK(arena.stats().used == 0);
     kvmem::BumpArena moved = std::move(arena);
     THROWS(KVMEM_ERR_NULL_ARGUMENT, "", arena.allocate(1));
     CHECK(moved.allocate(1));

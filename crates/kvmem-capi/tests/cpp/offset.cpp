@@ -14,7 +14,7 @@ static void allocations(const kvmem::OffsetOptions &options) {
     auto a = space.allocate(1000);
     auto b = space.allocate_aligned(5000, 4096);
     CHECK(a && *a && a->size() == 1000 && b && b->offset() % 4096 == 0);
-    CHECK(space.metrics().live == 2 && space.metrics().allocated_bytes == 6000);
+    CHECK(space.metrics().live == 2 && space.metrics().allocated == 6000);
 
     // Running out of space is no exception; an invalid argument is one, with the numbers.
     CHECK(!space.allocate(2 * MIB) && !space.allocate(MIB));
@@ -35,7 +35,7 @@ static void allocations(const kvmem::OffsetOptions &options) {
 
     // Resizes in place.
     b->shrink(100);
-    CHECK(b->size() == 100 && space.metrics().allocated_bytes == 100);
+    CHECK(b->size() == 100 && space.metrics().allocated == 100);
     CHECK(b->extend(200) && b->size() == 200 && !b->extend(4 * MIB));
     THROWS(KVMEM_ERR_ZERO_SIZE, "", b->shrink(0));
     b->reset();
@@ -68,7 +68,7 @@ static void allocations(const kvmem::OffsetOptions &options) {
     scattered.reset();
     batch.reset();
     space.trim();
-    CHECK(space.metrics().free_bytes == MIB);
+    CHECK(space.metrics().free == MIB);
     space.check();
     CHECK(!space.bins().empty() && space.map().front().bytes == MIB);
     CHECK(space.largest_free_hint() >= MIB && !space.report().empty());
@@ -84,7 +84,7 @@ static void spaces() {
     last.reset();
     first.reset();
     space.shrink_to(MIB);
-    CHECK(space.metrics().capacity_bytes == MIB);
+    CHECK(space.metrics().capacity == MIB);
 
     kvmem::OffsetAllocator moved = std::move(space);
     THROWS(KVMEM_ERR_NULL_ARGUMENT, "", space.allocate(1));

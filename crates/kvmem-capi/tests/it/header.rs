@@ -2,7 +2,9 @@
 //!
 //! `KVMEM_WRITE_HEADER=1 cargo test -p kvmem-capi --test it header` writes the headers.
 
+use kvmem::arena::BumpStats;
 use kvmem::cache::KvCacheStats;
+use kvmem::offset::Metrics;
 use kvmem::pool::observe::Stats;
 use kvmem::tier::WriteBehindStats;
 use kvmem_node::NodeStats;
@@ -76,6 +78,12 @@ pub unsafe extern \"C\" fn {init}(options: Out<{options}>, struct_size: u64) -> 
         rest = after;
     }
     text += rest;
+    if let Some((before, from)) = text.split_once("\nstatuses! {\n") {
+        let (table, after) = from.split_once("\n}\n").expect("a table ends");
+        let (about, rows) = table.split_once("    kvmem_status;\n").expect("it has a name");
+        text =
+            format!("{before}\n{about}#[repr(i32)]\npub enum kvmem_status {{{rows}\n}}\n{after}");
+    }
     for (name, pointer) in
         [("Handle", "*const "), ("In", "*const "), ("Owned", "*mut "), ("Out", "*mut ")]
     {
@@ -114,11 +122,20 @@ fn statistics_structures() -> String {
         + &structure::<NodeStats>("kvmem_node_stats", "")
         + &structure::<OpenReport>("kvmem_disk_tier_report", "")
         + &structure::<DiskTierInspection>("kvmem_disk_tier_inspection", IDENTITY)
+        + &structure::<Metrics>("kvmem_metrics", BOUNDARY)
+        + &structure::<BumpStats>("kvmem_bump_arena_stats", DATA)
 }
 
 /// A member that is no number.
 const IDENTITY: &str = "/// The identity of the file, chosen at random when it was made.
 pub identity: [u8; 16],
+";
+
+const BOUNDARY: &str = "/// The boundary that no allocation crosses; 0: none.
+pub boundary_bytes: u64,
+";
+const DATA: &str = "/// The first address.
+pub data: *mut c_void,
 ";
 
 fn structure<S: Stats>(name: &str, more: &str) -> String {

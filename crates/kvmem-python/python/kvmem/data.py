@@ -3,54 +3,16 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, overload
 
+from ._stats import BumpStats as BumpStats
 from ._stats import ClusterTierStats as ClusterTierStats
 from ._stats import DiskTierInspection as DiskTierInspection
 from ._stats import DiskTierStats as DiskTierStats
 from ._stats import KvCacheStats as KvCacheStats
+from ._stats import Metrics as Metrics
 from ._stats import NamespaceStats as NamespaceStats
 from ._stats import NodeStats as NodeStats
 from ._stats import OpenReport as OpenReport
 from ._stats import WriteBehindStats as WriteBehindStats
-
-
-class Metrics(NamedTuple):
-    """Figures of a space or pool. Sizes are in bytes."""
-
-    capacity: int
-    """Length of the space."""
-    allocated: int
-    """Bytes in use: exactly the requested bytes."""
-    free: int
-    """Bytes not in use."""
-    largest_free: int
-    """Longest range that could be allocated now."""
-    live: int
-    """Number of ranges in use."""
-    free_ranges: int
-    """Number of free ranges, as many as in the map."""
-    metadata_bytes: int
-    """Memory that the metadata takes."""
-
-    @property
-    def utilization(self) -> float:
-        """Share of the space that is in use."""
-        return self.allocated / self.capacity if self.capacity else 0.0
-
-    @property
-    def fragmentation(self) -> float:
-        """Share of the free bytes that lie outside the longest free range."""
-        return 1.0 - self.largest_free / self.free if self.free else 0.0
-
-
-class BumpStats(NamedTuple):
-    """Bytes that an arena has allocated. ``used + remaining == capacity``."""
-
-    capacity: int
-    """Length of the arena's memory in bytes."""
-    used: int
-    """Bytes allocated, including the padding before them."""
-    remaining: int
-    """Bytes not allocated."""
 
 
 class Residency(NamedTuple):

@@ -1,7 +1,7 @@
 //! [`Tier`]: the contract between what holds values in memory and what stores them below.
 
 use super::{TierHit, TierRead, TierValue};
-use crate::pool::observe::FieldType;
+use crate::stats::FieldType;
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::io;

@@ -107,7 +107,7 @@ public:
             kvmem_bump_arena_get_stats(arena, &stats);
         }
         // No bytes are ever freed, so the maximum is the current number.
-        const size_t reserved = static_cast<size_t>(stats.used_bytes);
+        const size_t reserved = static_cast<size_t>(stats.used);
         return {getPoolSize(), reserved, reserved, allocations_.load(std::memory_order_relaxed),
                 failed_.load(std::memory_order_relaxed)};
     }

@@ -398,8 +398,8 @@ public:
         kvmem_metrics metrics;
         kvmem::detail::check(kvmem_offset_allocator_get_metrics(owner_.get(), &metrics));
         const bool full = metrics.live >= max_allocations_;
-        return {metrics.allocated_bytes, metrics.live, full ? 0 : metrics.largest_free_bytes,
-                full ? 0 : metrics.free_bytes, metrics.capacity_bytes};
+        return {metrics.allocated, metrics.live, full ? 0 : metrics.largest_free,
+                full ? 0 : metrics.free, metrics.capacity};
     }
 
     /// Calls `visit(address, bytes, node)` for each range in use, in address order. `bytes` is the

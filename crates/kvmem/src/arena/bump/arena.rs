@@ -86,25 +86,17 @@ unsafe impl<M: Memory> Send for BumpArena<M> {}
 // SAFETY: a shared arena does no more than an owned one: see `Send`.
 unsafe impl<M: Memory> Sync for BumpArena<M> {}
 
-/// What an arena had handed out at one moment. `used + left == capacity`, always.
-///
-/// ```
-/// use kvmem::arena::{BumpArena, BumpStats, HeapMemory};
-///
-/// let arena = BumpArena::new(HeapMemory::new(1024, 64)?);
-/// arena.allocate_bytes(1, 1)?;
-/// arena.allocate_bytes(64, 64)?; // 63 bytes of padding before it
-/// assert_eq!(arena.stats(), BumpStats { capacity: 1024, used: 128, remaining: 896 });
-/// # Ok::<(), kvmem::arena::BumpError>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BumpStats {
-    /// Size of the memory in bytes.
-    pub capacity: usize,
-    /// Bytes handed out since the arena was made or last reset, padding included.
-    pub used: usize,
-    /// Bytes not handed out yet.
-    pub remaining: usize,
+crate::stats! {
+    /// Bytes that an arena has allocated. `used + remaining == capacity`.
+    pub struct BumpStats: Clone Copy Debug PartialEq Eq {
+        /// Length of the memory in bytes.
+        capacity: usize,
+        /// Bytes allocated since the arena was made or last reset, including the padding before
+        /// them.
+        used: usize,
+        /// Bytes that remain.
+        remaining: usize,
+    }
 }
 
 impl<M: Memory> BumpArena<M> {

@@ -7,25 +7,25 @@ use super::bins::{bin_floor, bin_size_max, bin_size_min};
 use super::heap::Heap;
 use super::ranges::SENTINEL;
 
-/// Figures of a space at one moment. All sizes are bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Metrics {
-    /// Length of the space.
-    pub capacity: u64,
-    /// Bytes in use: exactly the requested sizes, since sizes are not rounded.
-    pub allocated: u64,
-    /// Bytes not in use.
-    pub free: u64,
-    /// The longest range that could be allocated now.
-    pub largest_free: u64,
-    /// Allocations alive.
-    pub live: u64,
-    /// Free ranges, as many as in the map. Neighbours are coalesced, except at boundaries: there,
-    /// only segments that are wholly free are.
-    pub free_ranges: u64,
-    /// Heap memory of the metadata.
-    pub metadata_bytes: u64,
+crate::stats! {
+    /// Figures of a space at one moment. Sizes are bytes.
+    pub struct Metrics: Clone Copy Debug Default PartialEq Eq {
+        /// Length of the space.
+        capacity: u64,
+        /// Bytes in use: exactly the requested sizes, since sizes are not rounded.
+        allocated: u64,
+        /// Bytes not in use.
+        free: u64,
+        /// The longest range that could be allocated now.
+        largest_free: u64,
+        /// Allocations alive.
+        live: u64,
+        /// Free ranges, as many as in the map. Neighbours are coalesced, except at boundaries:
+        /// there, only segments that are wholly free are.
+        free_ranges: u64,
+        /// Heap memory of the metadata.
+        metadata_bytes: u64,
+    }
 }
 
 impl Metrics {

@@ -6,19 +6,16 @@ pub(crate) mod instruments;
 mod latency;
 pub(crate) mod names;
 mod setup_times;
-pub(crate) mod stats;
 
 #[cfg(feature = "metrics")]
 pub use super::export::{Exporter, Publisher};
 pub use super::figures::PoolFigures;
+#[cfg(feature = "metrics")]
+pub use crate::stats::publish;
+pub use crate::stats::{Field, Kind, Metric, Stats, rows};
 pub use failures::Failures;
 pub use latency::LatencyFigures;
-pub use names::{Described, Kind, METRICS};
-#[cfg(feature = "metrics")]
-pub use stats::publish;
-pub use stats::{Field, Metric, Stats, rows};
-#[doc(hidden)]
-pub use stats::{FieldType, MetricOfField};
+pub use names::{Described, METRICS};
 
 pub(super) use failures::FailureCounts;
 pub(super) use latency::Latency;

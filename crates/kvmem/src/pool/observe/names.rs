@@ -1,27 +1,6 @@
 //! *Names*: the table of the metrics of pools. The exporter and the documentation both follow it.
 
-use std::fmt;
-
-/// The kind of a metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// A value that rises and falls.
-    Gauge,
-    /// A value that only rises.
-    Counter,
-    /// A distribution of values.
-    Histogram,
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Kind::Gauge => "gauge",
-            Kind::Counter => "counter",
-            Kind::Histogram => "histogram",
-        })
-    }
-}
+use crate::stats::Kind;
 
 /// The description of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::ptr::{self, NonNull};
 
-use kvmem::arena::{BumpArena, HeapMemory, Memory};
+use kvmem::arena::{BumpArena, BumpStats, HeapMemory, Memory};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 mod concurrent;
@@ -14,6 +14,11 @@ mod settings;
 
 fn arena(len: usize) -> BumpArena<HeapMemory> {
     BumpArena::new(HeapMemory::new(len, 4096).expect("a little memory"))
+}
+
+/// Returns the capacity, the used and the remaining bytes.
+fn figures(stats: BumpStats) -> (usize, usize, usize) {
+    (stats.capacity, stats.used, stats.remaining)
 }
 
 /// Reserved addresses without memory, for arenas whose bytes are never touched.

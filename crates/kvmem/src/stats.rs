@@ -4,7 +4,28 @@
 //! the structure of C and its comments, the class of Python, the metrics and the rows of their page
 //! follow the table. Python's build script reads the tables as text: a field begins its line.
 
-use super::names::Kind;
+use std::fmt;
+
+/// The kind of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A value that rises and falls.
+    Gauge,
+    /// A value that only rises.
+    Counter,
+    /// A distribution of values.
+    Histogram,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Kind::Gauge => "gauge",
+            Kind::Counter => "counter",
+            Kind::Histogram => "histogram",
+        })
+    }
+}
 
 /// Statistics that a table describes.
 pub trait Stats: Sized + 'static {
@@ -152,6 +173,12 @@ impl FieldType for u32 {
     }
 }
 
+impl FieldType for usize {
+    fn number(&self) -> u64 {
+        *self as u64
+    }
+}
+
 impl FieldType for bool {
     const IS_FLAG: bool = true;
 
@@ -209,18 +236,18 @@ macro_rules! stats {
             $($(#[doc = $doc])* pub $field: $type,)*
         }
 
-        impl $crate::pool::observe::Stats for $stats {
+        impl $crate::stats::Stats for $stats {
             const ABOUT: &'static str = concat!($($about, "\n"),*);
-            const FIELDS: &'static [$crate::pool::observe::Field<$stats>] =
-                &[$($crate::pool::observe::Field {
+            const FIELDS: &'static [$crate::stats::Field<$stats>] =
+                &[$($crate::stats::Field {
                     name: stringify!($field),
                     about: concat!($($doc),*),
                     lines: &[$($doc),*],
-                    is_flag: <$type as $crate::pool::observe::FieldType>::IS_FLAG,
-                    is_number: <$type as $crate::pool::observe::FieldType>::IS_NUMBER,
-                    value: |stats| $crate::pool::observe::FieldType::number(&stats.$field),
+                    is_flag: <$type as $crate::stats::FieldType>::IS_FLAG,
+                    is_number: <$type as $crate::stats::FieldType>::IS_NUMBER,
+                    value: |stats| $crate::stats::FieldType::number(&stats.$field),
                     add: |stats, number| {
-                        $crate::pool::observe::FieldType::add(&mut stats.$field, number);
+                        $crate::stats::FieldType::add(&mut stats.$field, number);
                     },
                     metric: $crate::stats!(@metric $($($metric)*)?),
                 }),*];
@@ -228,8 +255,8 @@ macro_rules! stats {
     };
     (@metric) => { None };
     (@metric $kind:ident $name:literal $unit:literal) => {
-        Some($crate::pool::observe::MetricOfField {
-            kind: $crate::pool::observe::Kind::$kind,
+        Some($crate::stats::MetricOfField {
+            kind: $crate::stats::Kind::$kind,
             name: $name,
             unit: $unit,
             label: None,
@@ -237,8 +264,8 @@ macro_rules! stats {
     };
     (@metric $kind:ident $name:literal $unit:literal $key:literal = $value:literal $help:literal)
     => {
-        Some($crate::pool::observe::MetricOfField {
-            kind: $crate::pool::observe::Kind::$kind,
+        Some($crate::stats::MetricOfField {
+            kind: $crate::stats::Kind::$kind,
             name: $name,
             unit: $unit,
             label: Some(($key, $value, $help)),
