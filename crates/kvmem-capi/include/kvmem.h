@@ -11,8 +11,8 @@
  *   4, objects:  kvmem_slab_allocator_*
  *   all four:    kvmem_pool_*, kvmem_block_*, kvmem_attached_pool_*
  *   on a pool:   kvmem_kv_cache_* (values under keys)
- *   on a disk:   kvmem_disk_tier_*, kvmem_tier_set_* (values under keys, alone or below a cache)
- *   below one:   kvmem_lower_tier_* (disk tiers, sets of them, chains of two)
+ *   on a disk:   kvmem_disk_tier_* (values under keys, alone or below a cache)
+ *   below one:   kvmem_lower_tier_* (disk tiers, functions of the program, chains of two)
  *   on a node:   kvmem_node_client_* (values of all processes of a machine), kvmem_node_*
  *   keys of all: kvmem_prefix_keys (the blocks of a prompt)
  *

@@ -6,12 +6,14 @@
 //! - `handle.rs`: the bits of a handle. `table.rs`: the objects behind handles, which may be any
 //!   bits. `slots.rs`: their places.
 //! - `promise.rs`: the token for promise 2 below.
+//! - `argument.rs`: the types of parameters, which carry the promises 1 and 2.
 //! - `call.rs`: the frame of every function. It catches panics, checks arguments, and turns errors
 //!   into a status and a text.
 //! - `fork.rs`: which objects of the parent a forked child can use.
 //! - `fork_lock.rs`: a lock that is free in a child even if the parent held it during the fork.
 //! - `error.rs`, `node_error.rs`, `status.rs`, `last_error.rs`: the path of an error.
-//! - `options.rs`: structures that may be older or newer than the library.
+//! - `options.rs`: structures that may be older or newer than the library, made of tables.
+//! - `user_data.rs`: what a program passes with its functions.
 //! - `testing.rs`: functions for tests, built with the feature `testing` and declared in a header
 //!   of their own.
 //! - The other files define one C object each, in the order of the layers.
@@ -37,8 +39,8 @@
 //! Handles and allocations by plain data need no promise: they may be NULL, destroyed, of another
 //! type, or any bits. A comment `SAFETY` that names a promise by its number means these.
 //!
-//! Promise 2 has a token: `promise::ObjectPromise`. Every function that looks an object up makes
-//! one.
+//! Promise 2 has a token: `promise::ObjectPromise`. A handle makes one for the call that it runs;
+//! functions that look several objects up, or take one, make their own.
 #![allow(non_camel_case_types, reason = "the names are those of C")]
 #![allow(clippy::missing_safety_doc, reason = "the promise is the same for all: see the head")]
 

@@ -12,7 +12,7 @@ use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder};
 use crate::memory_methods::memory_methods;
-use crate::number::{Exactly, Int};
+use crate::number::{Exactly, Int, plain};
 use crate::region::duplicate;
 
 impl Held for Arc<AttachedPool> {
@@ -30,7 +30,11 @@ pub(crate) struct PyAttachedPool {
 impl PyAttachedPool {
     #[new]
     #[pyo3(signature = (fd, *, writable=false))]
-    fn create(py: Python<'_>, fd: Int<'_>, writable: bool) -> PyResult<PyAttachedPool> {
+    fn create(
+        py: Python<'_>,
+        fd: Int<'_>,
+        #[pyo3(from_py_with = plain)] writable: bool,
+    ) -> PyResult<PyAttachedPool> {
         let fd = duplicate(py, fd)?;
         let access = if writable { Access::ReadWrite } else { Access::ReadOnly };
         let pool = py

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kvmem::tier::{StoreOutcome, Tier, TierRead, TierValue};
 use kvmem_cluster::{ClusterOptions, ClusterTier};
@@ -18,12 +18,12 @@ use crate::elements::{at_key, items};
 use crate::error;
 use crate::holder::{Held, Holder, Lent};
 use crate::interrupt::SIGNAL_INTERVAL;
+use crate::keywords::Keywords;
 use crate::number::Seconds;
 use crate::options;
 use crate::process;
 use crate::python_tier::lower_tier_error;
 use crate::report::{self, Level};
-use crate::size::Size;
 use crate::tier_values::keys_of;
 
 /// The tier, shared with the caches above it.
@@ -83,23 +83,23 @@ impl PyClusterTier {
 #[pymethods]
 impl PyClusterTier {
     #[new]
-    #[pyo3(signature = (
-        master="127.0.0.1:50051", *, prefix="kvmem/", replace=true, staging_bytes=None,
-        call_timeout=None, start_timeout=None, engine=None, python=None
-    ), text_signature = "(master='127.0.0.1:50051', *, prefix='kvmem/', replace=True, \
-        staging_bytes=None, call_timeout=None, start_timeout=None, engine=None, python=None)")]
-    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
-    fn create(
-        py: Python<'_>,
-        master: &str,
-        prefix: &str,
-        replace: bool,
-        staging_bytes: Option<Size>,
-        call_timeout: Option<Seconds<'_>>,
-        start_timeout: Option<Seconds<'_>>,
-        engine: Option<Bound<'_, PyDict>>,
-        python: Option<OsString>,
+    #[pyo3(
+        signature = (master=None, **options),
+        text_signature = "(master='127.0.0.1:50051', *, prefix='kvmem/', replace=True, \
+            staging_bytes=None, call_timeout=None, start_timeout=None, engine=None, python=None)"
+    )]
+    fn create<'py>(
+        py: Python<'py>,
+        master: Option<Bound<'py, PyAny>>,
+        options: Option<Bound<'py, PyDict>>,
     ) -> PyResult<PyClusterTier> {
+        let given = Keywords::new(py, "ClusterTier", options);
+        let master = match &master {
+            Some(master) => given.convert("master", master)?,
+            None => "127.0.0.1:50051".to_owned(),
+        };
+        let prefix = given.text("prefix")?.unwrap_or_else(|| "kvmem/".to_owned());
+        let python = given.take::<OsString>("python")?;
         let python = match python {
             Some(python) => python,
             None => py
@@ -112,13 +112,14 @@ impl PyClusterTier {
             let message = "python is empty: give the program that runs Mooncake's client";
             return Err(error::bad_value(py, message));
         }
-        let given = ["-m", "kvmem.mooncake.node_tier", "--master", master, "--prefix", prefix];
+        let node = ["-m", "kvmem.mooncake.node_tier", "--master", &master, "--prefix", &prefix];
         let mut command = vec![python];
-        command.extend(given.map(OsString::from));
-        command.extend(engine_arguments(py, engine)?.into_iter().map(OsString::from));
+        command.extend(node.map(OsString::from));
+        command
+            .extend(engine_arguments(py, given.take("engine")?)?.into_iter().map(OsString::from));
         let mut options = ClusterOptions::new(command);
-        options.replaces = replace;
-        if let Some(Size(bytes)) = staging_bytes {
+        options.replaces = given.flag("replace", true)?;
+        if let Some(bytes) = given.bytes("staging_bytes")? {
             if !(MIN_STAGING..=MAX_STAGING).contains(&bytes) {
                 let message =
                     format!("staging_bytes is {bytes}: give {MIN_STAGING} to {MAX_STAGING}");
@@ -127,11 +128,10 @@ impl PyClusterTier {
             }
             options.staging_bytes = bytes;
         }
-        let seconds = |name, given, usual: Duration| {
-            options::seconds(py, name, given).map(|given| given.unwrap_or(usual))
-        };
-        options.call_timeout = seconds("call_timeout", call_timeout, options.call_timeout)?;
-        options.start_timeout = seconds("start_timeout", start_timeout, options.start_timeout)?;
+        let seconds = |name: &str, usual| Ok::<_, PyErr>(given.seconds(name)?.unwrap_or(usual));
+        options.call_timeout = seconds("call_timeout", options.call_timeout)?;
+        options.start_timeout = seconds("start_timeout", options.start_timeout)?;
+        given.end()?;
         let last_line = LastLine::default();
         let line = Arc::clone(&last_line);
         let report = move |text: &str| {

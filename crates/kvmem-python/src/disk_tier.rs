@@ -13,7 +13,7 @@ use crate::collect::{Plain, collected};
 use crate::error;
 use crate::holder::Holder;
 use crate::keywords::Keywords;
-use crate::number::{Callback, Int};
+use crate::number::{Callback, Int, plain};
 use crate::report::{self, Level};
 use crate::tier_inspection;
 use crate::tier_inspection::engine_of;
@@ -70,7 +70,7 @@ impl PyDiskTier {
         eviction='lru', max_write_bytes_per_s=None, take_over=False)")]
     fn create(
         py: Python<'_>,
-        path: PathBuf,
+        #[pyo3(from_py_with = plain)] path: PathBuf,
         options: Option<Bound<'_, PyDict>>,
     ) -> PyResult<PyDiskTier> {
         let keywords = Keywords::new(py, "DiskTier", options);
@@ -89,7 +89,10 @@ impl PyDiskTier {
 
     #[doc = doc!("DiskTier.inspect")]
     #[staticmethod]
-    fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>> {
+    fn inspect(
+        py: Python<'_>,
+        #[pyo3(from_py_with = plain)] path: PathBuf,
+    ) -> PyResult<Bound<'_, PyAny>> {
         tier_inspection::inspection(py, &path)
     }
 
@@ -101,7 +104,7 @@ impl PyDiskTier {
     )]
     fn verify<'py>(
         py: Python<'py>,
-        path: PathBuf,
+        #[pyo3(from_py_with = plain)] path: PathBuf,
         max_damaged_values: Int<'py>,
         progress: Option<Callback>,
     ) -> PyResult<Bound<'py, PyAny>> {

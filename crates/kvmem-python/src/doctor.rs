@@ -9,45 +9,45 @@ use kvmem::arena::preflight::{Requirements, Verdict};
 use kvmem::arena::{CancelToken, Populate, Region};
 use kvmem::register::{MountReport, RegisterError, RegistrationSet, diagnose};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::error;
+use crate::keywords::Keywords;
 use crate::long;
-use crate::number::{Callback, Int, Seconds, Several};
-use crate::options::{self, Threads, Words};
+use crate::number::{Callback, Int, Several};
+use crate::options;
 use crate::progress::{self, Listener};
 use crate::report;
 use crate::size::Size;
 
 #[doc = doc!("doctor")]
 #[pyfunction]
-#[pyo3(signature = (
-    size=Size(1 << 30), *, pages=None, nodes=None, shared=false, pinned=true, tier=None,
-    tier_size=Size(1 << 30)
-), text_signature = "(size='1GiB', *, pages=None, nodes=None, shared=False, pinned=True, \
-    tier=None, tier_size='1GiB')")]
-#[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+#[pyo3(
+    signature = (size=Size(1 << 30), **options),
+    text_signature = "(size='1GiB', *, pages=None, nodes=None, shared=False, pinned=True, \
+        tier=None, tier_size='1GiB')"
+)]
 pub(crate) fn doctor<'py>(
     py: Python<'py>,
     size: Size,
-    pages: Option<Words>,
-    nodes: Option<Several<Int<'py>>>,
-    shared: bool,
-    pinned: bool,
-    tier: Option<PathBuf>,
-    tier_size: Size,
+    options: Option<Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let nodes = nodes
-        .map_or_else(Vec::new, |Several(all)| all)
-        .into_iter()
-        .map(|node| node.u32(py, "a node"));
+    let options = Keywords::new(py, "doctor", options);
+    let nodes = options.take::<Several<Int<'py>>>("nodes")?.map_or_else(Vec::new, |all| all.0);
+    let nodes = nodes.into_iter().map(|node| node.u32(py, "a node"));
     let nodes = nodes.collect::<PyResult<Vec<u32>>>()?;
+    let pages = options.take("pages")?;
+    let (shared, pinned) = (options.flag("shared", false)?, options.flag("pinned", true)?);
+    let (tier, tier_size) = (options.take::<PathBuf>("tier")?, options.bytes("tier_size")?);
+    let tier_size = tier_size.unwrap_or(1 << 30);
+    options.end()?;
     let requirements = Requirements::new(size.0, options::ladder(py, pages.as_ref(), false)?);
     let requirements = requirements.map_err(|error| error::bad_value(py, error))?;
     let requirements = requirements.shared(shared).pinned(pinned).nodes(nodes);
     let diagnosis = py.detach(|| {
         let mut diagnosis = diagnose(&requirements);
         if let Some(path) = &tier {
-            diagnosis.report.add(kvmem_tier::preflight::checks(path, tier_size.0));
+            diagnosis.report.add(kvmem_tier::preflight::checks(path, tier_size));
         }
         diagnosis
     });
@@ -68,30 +68,27 @@ pub(crate) fn doctor<'py>(
 
 #[doc = doc!("mount_report")]
 #[pyfunction]
-#[pyo3(signature = (
-    size, *, pages=None, strict=false, numa=None, populate=Threads::auto(), devices=None,
-    policy=None, chunk=None, time_budget=None, progress=None
-), text_signature = "(size, *, pages=None, strict=False, numa=None, populate='auto', \
-    devices=None, policy=None, chunk=None, time_budget=None, progress=None)")]
-#[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+#[pyo3(signature = (size, **options), text_signature = "(size, *, pages=None, strict=False, \
+    numa=None, populate='auto', devices=None, policy=None, chunk=None, time_budget=None, \
+    progress=None)")]
 pub(crate) fn mount_report<'py>(
     py: Python<'py>,
     size: Size,
-    pages: Option<Words>,
-    strict: bool,
-    numa: Option<&str>,
-    populate: Option<Threads<'_>>,
-    devices: Option<Words>,
-    policy: Option<&str>,
-    chunk: Option<Size>,
-    time_budget: Option<Seconds<'_>>,
-    progress: Option<Callback>,
+    options: Option<Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let options = Keywords::new(py, "mount_report", options);
     let cancel = CancelToken::new();
-    let populate = options::populate(py, "populate", populate)?;
-    let limit = options::seconds(py, "time_budget", time_budget)?;
-    let policy = options::policy(py, policy)?;
-    let registrars = options::devices(py, devices.as_ref())?;
+    let (pages, strict) = (options.take("pages")?, options.flag("strict", false)?);
+    let populate = options.populate()?;
+    let limit = options.seconds("time_budget")?;
+    let policy = options::policy(py, options.text("policy")?.as_deref())?;
+    let registrars = options::devices(py, options.take("devices")?.as_ref())?;
+    let mut builder = Region::builder(size.bytes())
+        .ladder(options::ladder(py, pages.as_ref(), strict)?)
+        .numa(options::numa(py, options.text("numa")?.as_deref())?)
+        .cancel(cancel.clone());
+    let (chunk, progress) = (options.bytes("chunk")?, options.take("progress")?);
+    options.end()?;
     let listener = progress.map(|Callback(callback)| {
         let populated = if populate == Populate::None { 0 } else { size.0 };
         Listener::new(
@@ -101,10 +98,6 @@ pub(crate) fn mount_report<'py>(
             size.0.saturating_mul(registrars.len() as u64),
         )
     });
-    let mut builder = Region::builder(size.bytes())
-        .ladder(options::ladder(py, pages.as_ref(), strict)?)
-        .numa(options::numa(py, numa)?)
-        .cancel(cancel.clone());
     if registrars.is_empty() {
         builder = builder.populate(populate);
         if let Some(limit) = limit {
@@ -125,7 +118,7 @@ pub(crate) fn mount_report<'py>(
         .policy(policy)
         .populate(populate)
         .cancel(cancel.clone());
-    if let Some(Size(bytes)) = chunk {
+    if let Some(bytes) = chunk {
         set = set.chunk_bytes(bytes);
     }
     if let Some(limit) = limit {

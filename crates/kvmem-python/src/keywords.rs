@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use kvmem::arena::Populate;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -13,6 +14,7 @@ use pyo3::types::PyDict;
 use crate::elements::named;
 use crate::error;
 use crate::number::{Int, Seconds};
+use crate::options::{self, Threads};
 use crate::size::Size;
 
 /// The keyword arguments of a call that were not taken yet.
@@ -114,6 +116,16 @@ impl<'py> Keywords<'py> {
     pub(crate) fn seconds(&self, name: &str) -> PyResult<Option<Duration>> {
         let given = self.take::<Seconds<'py>>(name)?;
         given.map(|given| given.duration(self.py(), name)).transpose()
+    }
+
+    /// Takes the number of threads that populate; `None` is none of them, and automatic the default.
+    pub(crate) fn populate(&self) -> PyResult<Populate> {
+        let name = "populate";
+        let threads = match self.object(name)? {
+            Some(given) => self.convert::<Option<Threads<'py>>>(name, &given)?,
+            None => return Ok(Populate::Auto),
+        };
+        options::populate(self.py(), name, threads)
     }
 
     /// Returns an error if an option was not taken: the function has none of this name.

@@ -34,7 +34,7 @@ use crate::node_reservation::{PyNodeReservation, Reserved};
 use crate::node_values::{
     NodeKeys, bounded, check_batch, fill, hints, hints_of_each, node_key, parent_key,
 };
-use crate::number::{Int, Seconds, Several};
+use crate::number::{Int, Seconds, Several, plain};
 use crate::options::{self, Threads};
 use crate::region::part;
 use crate::registration::key;
@@ -92,7 +92,7 @@ plain!(PyNodeCache { held, connected });
     verify=False, rings=False, devices=None, server_users=())")]
 pub(crate) fn connect(
     py: Python<'_>,
-    path: PathBuf,
+    #[pyo3(from_py_with = plain)] path: PathBuf,
     options: Option<Bound<'_, PyDict>>,
 ) -> PyResult<PyNodeCache> {
     let len = path.as_os_str().len();
@@ -307,7 +307,7 @@ impl PyNodeCache {
         parents: Option<&Bound<'_, PyAny>>,
         priority: Int<'_>,
         ttl: Option<Seconds<'_>>,
-        wait: bool,
+        #[pyo3(from_py_with = plain)] wait: bool,
     ) -> PyResult<Vec<PyNodeReservation>> {
         let hints = hints(py, priority, ttl)?;
         let items = items(sizes, "sizes", "number of bytes")?;
@@ -366,7 +366,12 @@ impl PyNodeCache {
 
     #[doc = doc!("NodeCache.acquire")]
     #[pyo3(signature = (keys, *, wait=true))]
-    fn acquire(&self, py: Python<'_>, keys: &Bound<'_, PyAny>, wait: bool) -> PyResult<PyPinBatch> {
+    fn acquire(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = plain)] wait: bool,
+    ) -> PyResult<PyPinBatch> {
         self.pin(py, NodeKeys::of(keys)?, false, wait)
     }
 
@@ -376,7 +381,7 @@ impl PyNodeCache {
         &self,
         py: Python<'_>,
         keys: &Bound<'_, PyAny>,
-        wait: bool,
+        #[pyo3(from_py_with = plain)] wait: bool,
     ) -> PyResult<PyPinBatch> {
         self.pin(py, NodeKeys::of(keys)?, true, wait)
     }
@@ -563,7 +568,7 @@ impl PyNodeCache {
     fn key_for<'py>(
         &self,
         py: Python<'py>,
-        device: &str,
+        #[pyo3(from_py_with = plain)] device: &str,
         start: Int<'_>,
         stop: Option<Int<'_>>,
     ) -> PyResult<Bound<'py, PyAny>> {

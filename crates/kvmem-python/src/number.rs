@@ -198,6 +198,14 @@ impl<'a, 'py, T: for<'b> FromPyObject<'b, 'py, Error: Into<PyErr>>, const N: usi
     }
 }
 
+/// Converts an argument that PyO3 converts by itself, for the name of the argument in its error.
+pub(crate) fn plain<'a, 'py, T>(given: &'a Bound<'py, PyAny>) -> PyResult<T>
+where
+    T: FromPyObject<'a, 'py, Error: Into<PyErr>>,
+{
+    given.extract().map_err(|error| ArgumentError::from(Into::into(error)).into())
+}
+
 /// A callable.
 pub(crate) struct Callback(pub(crate) Py<PyAny>);
 

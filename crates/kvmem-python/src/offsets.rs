@@ -12,7 +12,7 @@ use crate::collect::{Plain, plain};
 use crate::context::context_manager;
 use crate::error::{self, Request};
 use crate::holder::{Held, Holder};
-use crate::number::Int;
+use crate::number::{Int, plain};
 use crate::report;
 use crate::size::Size;
 
@@ -53,7 +53,7 @@ impl PyOffsetAllocator {
         capacity: Size,
         boundary: Option<Size>,
         max_ranges: Option<Int<'_>>,
-        placement: &str,
+        #[pyo3(from_py_with = plain)] placement: &str,
     ) -> PyResult<PyOffsetAllocator> {
         let placement = match placement {
             "renewal" => Placement::Renewal,

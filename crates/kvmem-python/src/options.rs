@@ -72,13 +72,6 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Threads<'py> {
     }
 }
 
-impl Threads<'_> {
-    /// Returns the default: automatic.
-    pub(crate) fn auto() -> Option<Self> {
-        Some(Threads::Word("auto".to_owned()))
-    }
-}
-
 /// Converts the number of threads that populate. None: no population.
 pub(crate) fn populate<'py>(
     py: Python<'py>,

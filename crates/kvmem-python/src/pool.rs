@@ -19,7 +19,7 @@ use crate::holder::{Held, Holder, Lent};
 use crate::interrupt::SIGNAL_INTERVAL;
 use crate::keywords::Keywords;
 use crate::long;
-use crate::number::{Callback, Int, Seconds, Several};
+use crate::number::{Callback, Int, Seconds, Several, plain};
 use crate::offsets;
 use crate::options::{self, MemoryOptions, Threads};
 use crate::progress::{self, Listener};
@@ -83,9 +83,7 @@ impl PyPool {
         let cancel = CancelToken::new();
         let MemoryOptions { ladder, numa, shared, readers_only, guard_pages } =
             MemoryOptions::take(py, &options)?;
-        let populate = options.object("populate")?.map_or(Ok(Populate::Auto), |threads| {
-            options::populate(py, "populate", options.convert("populate", &threads)?)
-        })?;
+        let populate = options.populate()?;
         let registrars = options::devices(py, options.take("devices")?.as_ref())?;
         let in_background = options.flag("in_background", false)?;
         let hot_sizes = options.take::<Several<Size>>("hot_sizes")?;
@@ -358,7 +356,11 @@ impl PyPool {
 
     #[doc = doc!("Pool.share")]
     #[pyo3(signature = (*, writable=false))]
-    fn share(&self, py: Python<'_>, writable: bool) -> PyResult<c_int> {
+    fn share(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = plain)] writable: bool,
+    ) -> PyResult<c_int> {
         let pool = self.pool()?;
         share(&pool, writable).map(IntoRawFd::into_raw_fd).map_err(|error| error::pool(py, &error))
     }

@@ -5,19 +5,20 @@ use std::sync::Arc;
 use kvmem::arena::CancelToken;
 use kvmem::register::{Key, RegistrationSet};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::collect::{Link, Plain, collected};
 use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder};
 use crate::keeper::Keeper;
+use crate::keywords::Keywords;
 use crate::long;
-use crate::number::{Callback, Int, Seconds};
-use crate::options::{self, Threads, Words};
+use crate::number::{Callback, Int, plain};
+use crate::options::{self, Words};
 use crate::progress::{self, Listener};
 use crate::region::{PyRegion, part};
 use crate::report::{self, Level};
-use crate::size::Size;
 
 impl Held for RegistrationSet {
     const NAME: &'static str = "registration";
@@ -49,41 +50,38 @@ pub(crate) fn key(py: Python<'_>, key: Key) -> PyResult<Bound<'_, PyAny>> {
 #[pymethods]
 impl PyRegistration {
     #[new]
-    #[pyo3(signature = (
-        region, devices, *, policy=None, populate=Threads::auto(), chunk=None, progress=None,
-        time_budget=None
-    ), text_signature = "(region, devices, *, policy=None, populate='auto', chunk=None, \
-        progress=None, time_budget=None)")]
-    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+    #[pyo3(
+        signature = (region, devices, **options),
+        text_signature = "(region, devices, *, policy=None, populate='auto', chunk=None, \
+            progress=None, time_budget=None)"
+    )]
     fn create(
         py: Python<'_>,
         region: Bound<'_, PyRegion>,
         devices: Words,
-        policy: Option<&str>,
-        populate: Option<Threads<'_>>,
-        chunk: Option<Size>,
-        progress: Option<Callback>,
-        time_budget: Option<Seconds<'_>>,
+        options: Option<Bound<'_, PyDict>>,
     ) -> PyResult<PyRegistration> {
+        let options = Keywords::new(py, "Registration", options);
         let memory = region.get().region(py)?;
         let registrars = options::devices(py, Some(&devices))?;
-        let populate = options::populate(py, "populate", populate)?;
         let cancel = CancelToken::new();
         let (len, count) = (memory.len() as u64, registrars.len() as u64);
+        let mut builder = RegistrationSet::builder()
+            .registrars(registrars)
+            .policy(options::policy(py, options.text("policy")?.as_deref())?)
+            .populate(options.populate()?)
+            .cancel(cancel.clone());
+        if let Some(chunk) = options.bytes("chunk")? {
+            builder = builder.chunk_bytes(chunk);
+        }
+        if let Some(limit) = options.seconds("time_budget")? {
+            builder = builder.time_budget(limit);
+        }
+        let progress = options.take("progress")?;
+        options.end()?;
         let listener = progress.map(|Callback(callback)| {
             Listener::new(callback, cancel.clone(), len, len.saturating_mul(count))
         });
-        let mut builder = RegistrationSet::builder()
-            .registrars(registrars)
-            .policy(options::policy(py, policy)?)
-            .populate(populate)
-            .cancel(cancel.clone());
-        if let Some(Size(chunk)) = chunk {
-            builder = builder.chunk_bytes(chunk);
-        }
-        if let Some(limit) = options::seconds(py, "time_budget", time_budget)? {
-            builder = builder.time_budget(limit);
-        }
         if let Some(listener) = listener.clone() {
             builder = builder.progress(move |progress| listener.register(&progress));
         }
@@ -134,7 +132,7 @@ impl PyRegistration {
     fn key_for<'py>(
         &self,
         py: Python<'py>,
-        device: &str,
+        #[pyo3(from_py_with = plain)] device: &str,
         start: Int<'_>,
         stop: Option<Int<'_>>,
     ) -> PyResult<Bound<'py, PyAny>> {

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::error::{self, ArgumentError};
+use crate::number::plain;
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +34,10 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Size {
 
 #[doc = doc!("parse_size")]
 #[pyfunction]
-pub(crate) fn parse_size(py: Python<'_>, text: &str) -> PyResult<usize> {
+pub(crate) fn parse_size(
+    py: Python<'_>,
+    #[pyo3(from_py_with = plain)] text: &str,
+) -> PyResult<usize> {
     PoolSize::from(text).bytes().map_err(|error| error::pool(py, &error))
 }
 

@@ -297,7 +297,9 @@ def test_bad_arguments_raise_errors_in_terms_of_python(scene: Scene, case: str) 
         except (kvmem.KvmemError, TypeError) as error:
             text = str(error)
             assert text and not INTERNAL.search(text), f"{where}: {text}"
-            if isinstance(error, kvmem.KvmemError) and is_number(value) and parameter != "stream":
+            if isinstance(error, kvmem.ArgumentTypeError):
+                assert parameter in text, f"{where} is not named: {text}"
+            elif isinstance(error, kvmem.KvmemError) and is_number(value) and parameter != "stream":
                 numbers = error.details
                 assert {"value", "requested"} & set(numbers), (
                     f"{where} names no value: {text}, {numbers}"
@@ -436,6 +438,11 @@ NAMED = {
     "module.prefix_keys([1], 1, 5)": f"salt: {NOT_BYTES}",
     "module.Region.from_buffer(5)": f"buffer: {NOT_BYTES}",
     "module.connect_async('nowhere', threads='4')": "threads is an int, not str",
+    "cache.get(5.0)": "key: a key is an int, bytes or a str, not float",
+    "module.TierSet(7)": "paths: 'int' object is not iterable",
+    "pool.share(7)": "writable: 'int' object is not an instance of 'bool'",
+    "module.Pool('1MiB', strict=7)": "strict: 'int' object is not an instance of 'bool'",
+    "module.Pool('1MiB', strikt=True)": "Pool() got an unexpected keyword argument 'strikt'",
 }
 
 

@@ -114,9 +114,9 @@ from .errors import (
 _logging.getLogger("kvmem").addHandler(_logging.NullHandler())
 
 __all__ = [
-    "ArgumentTypeError",
     "Allocation",
     "AllocationBatch",
+    "ArgumentTypeError",
     "AsyncNodeCache",
     "AttachedBlock",
     "AttachedPool",

@@ -36,9 +36,9 @@ pub struct DiskTierOptions {
     /// each. By default one for each 32 KiB of the device.
     pub max_entries: Option<u64>,
     /// Bytes of each of the two journals; fixed when the file is made. For tests. A checkpoint is
-    /// written when one is nearly full. By default 1/64 of the device, at most 4 MiB, but as long as a
-    /// checkpoint of [`max_entries`](Self::max_entries): checkpoints then write at most 4/3 of what
-    /// the journal does.
+    /// written when one is nearly full. By default 1/64 of the device, at most 4 MiB, but as long
+    /// as a checkpoint of [`max_entries`](Self::max_entries): checkpoints then write at most 4/3 of
+    /// what the journal does.
     #[doc(hidden)]
     pub journal_bytes: Option<u64>,
     /// Opens the file with `O_DSYNC`: a value survives a power cut as soon as it is stored, without
