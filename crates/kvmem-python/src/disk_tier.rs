@@ -44,7 +44,10 @@ pub(crate) fn tier_options(
     py: Python<'_>,
     options: &Keywords<'_>,
 ) -> PyResult<(DiskTierOptions, Option<Arc<Admit>>)> {
-    let admission = options.take("admission")?.unwrap_or_else(AdmissionArgument::all);
+    let admission = match options.object("admission")? {
+        Some(given) => options.convert("admission", &given)?,
+        None => AdmissionArgument::all(),
+    };
     let admit = admission.admit();
     let options = DiskTierOptions {
         bytes: options.some_bytes("bytes")?,

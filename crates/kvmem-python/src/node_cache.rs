@@ -266,7 +266,8 @@ impl PyNodeCache {
         let mut all = Vec::with_capacity(items.len());
         for (key, value) in &items {
             let source = Source::of(value).map_err(|error| at_key(error, "values", key))?;
-            all.push((node_key(py, key.extract()?)?, source));
+            let key = key.extract().map_err(|error| named(py, error, "a key of values"))?;
+            all.push((node_key(py, key)?, source));
         }
         self.insert_all(py, all, &hints)
     }
@@ -317,7 +318,8 @@ impl PyNodeCache {
         let mut sizes = Vec::with_capacity(items.len());
         for (key, size) in &items {
             let size = size.extract::<Size>().map_err(|error| at_key(error, "sizes", key))?;
-            let key = key.extract::<CacheKey<'_>>()?;
+            let key = key.extract::<CacheKey<'_>>();
+            let key = key.map_err(|error| named(py, error, "a key of sizes"))?;
             keys.push((key.to_owned_key(), node_key(py, key)?));
             sizes.push(size.0);
         }

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use crate::buffer::Source;
 use crate::cache_key::{CacheKey, OwnedKey};
 use crate::disk_key::disk_key;
-use crate::elements::elements;
+use crate::elements::{each_key, elements};
 use crate::error;
 use crate::node_error::node_error;
 use crate::number::{Int, Seconds};
@@ -28,10 +28,11 @@ impl NodeKeys {
     /// Takes the keys of an iterable.
     pub(crate) fn of(keys: &Bound<'_, PyAny>) -> PyResult<NodeKeys> {
         let mut all = NodeKeys { keys: Vec::new(), bytes: Vec::new() };
-        for key in elements(keys, "keys", "keys")? {
-            let key = key?;
-            all.bytes.push(node_key(key.py(), key.extract()?)?);
-            all.keys.push(key.extract::<CacheKey<'_>>()?.to_owned_key());
+        let py = keys.py();
+        let convert = |key: CacheKey<'_>| Ok((key.to_owned_key(), node_key(py, key)?));
+        for (key, bytes) in each_key(keys, "keys", convert)? {
+            all.bytes.push(bytes);
+            all.keys.push(key);
         }
         Ok(all)
     }

@@ -440,7 +440,7 @@ NAMED = {
     "module.connect_async('nowhere', threads='4')": "threads is an int, not str",
     "cache.get(5.0)": "key: a key is an int, bytes or a str, not float",
     "module.TierSet(7)": "paths: 'int' object is not iterable",
-    "pool.share(7)": "writable: 'int' object is not an instance of 'bool'",
+    "pool.share(writable=7)": "writable: 'int' object is not an instance of 'bool'",
     "module.Pool('1MiB', strict=7)": "strict: 'int' object is not an instance of 'bool'",
     "module.Pool('1MiB', strikt=True)": "Pool() got an unexpected keyword argument 'strikt'",
 }

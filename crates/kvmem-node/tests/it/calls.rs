@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use kvmem::tier::Priority;
 use kvmem_node::{
     CallError, ClientError, ConnectOptions, EventKind, Events, Interrupt, MAX_MESSAGE, NewValue,
     NodeClient, NodeReservation, NodeServer, ServerOptions, ValueOptions,

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierState, TierValue};
+use kvmem::tier::{
+    BoxError, Lookup, Priority, StoreOutcome, Tier, TierHit, TierRead, TierState, TierValue,
+};
 use kvmem_node::{
     CallError, ClientError, ConnectOptions, EventKind, Located, NO_NAMESPACE, Node, NodeClient,
     NodeOptions, NodeServer, ServerOptions, ValueOptions,

@@ -42,13 +42,13 @@ def _rebuild(kind: type[KvmemError], message: str, details: dict[str, Any]) -> K
     return kind(message, **details)
 
 
-class _OfArgument(KvmemError):
+class _OfArgument(Exception):
     def add_note(self, note: str) -> None:
         """Puts the name of the argument into the message; PyO3 adds it as a note."""
         match = re.fullmatch(r"while processing '(\w+)'", note)
         if match is None:
             super().add_note(note)
-        elif match[1] not in str(self):
+        elif not str(self).startswith(f"{match[1]} "):
             self.args = (f"{match[1]}: {self}",)
 
 
@@ -100,11 +100,11 @@ class MappingError(KvmemError, MemoryError):
     """Error number of the kernel."""
 
 
-class ArgumentTypeError(_OfArgument, TypeError):
+class ArgumentTypeError(_OfArgument, KvmemError, TypeError):
     """An argument has the wrong type."""
 
 
-class InvalidArgumentError(_OfArgument, ValueError):
+class InvalidArgumentError(_OfArgument, KvmemError, ValueError):
     """An argument is invalid."""
 
 

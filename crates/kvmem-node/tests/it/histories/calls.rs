@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kvmem::tier::Priority;
 use kvmem_node::{
     CallError, ClientError, EventKind, NewValue, NodeReservation, ParentKey, PinBatch, Quota,
     ValueOptions,
