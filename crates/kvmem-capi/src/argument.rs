@@ -1,10 +1,10 @@
 //! *Arguments*: types of the parameters of C functions.
 //!
 //! Each has the bits of a pointer, and carries the promises 1 and 2 of the C caller (see the head
-//! of the crate) for it. A C program makes the values, by calling a function; Rust makes none, except
-//! in tests. Members of the structures that a program passes have
-//! these types, too. No function keeps a value after the call, or sends it to another thread; a
-//! structure that the library passes to a function of the program is read by the program alone.
+//! of the crate) for it. A C program makes the values, by calling a function; Rust makes none,
+//! except in tests. Members of the structures that a program passes have these types, too. No
+//! function keeps a value after the call, or sends it to another thread; a structure that the
+//! library passes to a function of the program is read by the program alone.
 //!
 //! The test that writes the headers reads [`Handle`] and [`In`] as `*const T`, and [`Owned`] and
 //! [`Out`] as `*mut T`.

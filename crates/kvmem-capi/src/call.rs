@@ -1,8 +1,9 @@
 //! *Call*: the frame of every C function.
 //!
-//! Every function runs in [`guard`] or in a [`Handle`](crate::argument::Handle): no panic leaves it, and an error becomes a status
-//! and a text. The functions below read arguments and detect NULL. All other properties of a
-//! pointer are promise 1 of the C caller (see the head of the crate).
+//! Every function runs in [`guard`] or by a [`Handle`](crate::argument::Handle): no panic leaves
+//! it, and an error becomes a status and a text. The functions below read arguments and detect
+//! NULL. All other properties of a pointer are promise 1 of the C caller (see the head of the
+//! crate).
 
 use std::any::Any;
 use std::ffi::{CStr, c_char, c_void};

@@ -309,8 +309,8 @@ pub unsafe extern "C" fn kvmem_node_client_lookup(
     })
 }
 
-/// Reserves a block, copies `bytes` bytes at `data` into it, and commits it under a key. `hints` may
-/// be NULL. Fails as kvmem_node_client_reserve and kvmem_node_client_commit do; nothing stays
+/// Reserves a block, copies `bytes` bytes at `data` into it, and commits it under a key. `hints`
+/// may be NULL. Fails as kvmem_node_client_reserve and kvmem_node_client_commit do; nothing stays
 /// reserved then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_insert(

@@ -491,9 +491,9 @@ pub unsafe extern "C" fn kvmem_offset_allocator_get_metrics(
     out_metrics: Out<kvmem_metrics>,
 ) -> kvmem_status {
     allocator.on(|space| {
-        let metrics =
-            either!(space, space => kvmem_metrics::new(&space.metrics(), space.boundary().unwrap_or(0)));
-        out_metrics.put("out_metrics", metrics)
+        let boundary = either!(space, space => space.boundary()).unwrap_or(0);
+        let metrics = either!(space, space => space.metrics());
+        out_metrics.put("out_metrics", kvmem_metrics::new(&metrics, boundary))
     })
 }
 

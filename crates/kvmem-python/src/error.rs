@@ -99,8 +99,8 @@ pub(crate) fn bad_value(py: Python<'_>, message: impl ToString) -> PyErr {
     Raised::new(py, "InvalidArgumentError", message).err()
 }
 
-/// The failure of the conversion of an argument. A `TypeError` becomes an exception to whose message
-/// PyO3 adds the name of the argument.
+/// The failure of the conversion of an argument. A `TypeError` becomes an exception to whose
+/// message PyO3 adds the name of the argument.
 pub(crate) struct ArgumentError(PyErr);
 
 impl From<PyErr> for ArgumentError {

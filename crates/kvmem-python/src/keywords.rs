@@ -118,7 +118,7 @@ impl<'py> Keywords<'py> {
         given.map(|given| given.duration(self.py(), name)).transpose()
     }
 
-    /// Takes the number of threads that populate; `None` is none of them, and automatic the default.
+    /// Takes the number of threads that populate. `None` is none of them; the default is automatic.
     pub(crate) fn populate(&self) -> PyResult<Populate> {
         let name = "populate";
         let threads = match self.object(name)? {

@@ -40,7 +40,8 @@ def test_texts_are_parsed_as_in_the_table(text: str, expected: str) -> None:
     for make in (lambda: kvmem.Pool(text, pages="4k"), lambda: kvmem.OffsetAllocator(text)):
         with pytest.raises(kvmem.InvalidArgumentError) as error:
             make()
-        assert str(error.value).removeprefix("size: ").removeprefix("capacity: ") == str(failing.value)
+        message = str(error.value).removeprefix("size: ").removeprefix("capacity: ")
+        assert message == str(failing.value)
 
 
 def test_a_space_has_the_bytes_of_its_text() -> None:

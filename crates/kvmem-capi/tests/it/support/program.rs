@@ -170,7 +170,8 @@ static kvmem_status make_tier(const kvmem_disk_tier_options *given, kvmem_disk_t
 static kvmem_status make_node_pins(kvmem_node_pins **out) {
     kvmem_kv_cache_key key = {\"pinned\", 6};
     kvmem_node_value value;
-    OK(kvmem_node_client_insert(live_kvmem_node_client, key.key, key.key_bytes, \"value\", 5, NULL));
+    OK(kvmem_node_client_insert(live_kvmem_node_client, key.key, key.key_bytes, \"value\", 5,
+                                NULL));
     return kvmem_node_client_acquire(live_kvmem_node_client, &key, 1, &value, out);
 }
 
