@@ -3119,8 +3119,8 @@ kvmem_status kvmem_node_client_lookup(const struct kvmem_node_client *client,
                                       uint64_t count,
                                       uint64_t *out_found);
 
-/// Reserves a block, copies `bytes` bytes at `data` into it, and commits it under a key. `hints` may
-/// be NULL. Fails as kvmem_node_client_reserve and kvmem_node_client_commit do; nothing stays
+/// Reserves a block, copies `bytes` bytes at `data` into it, and commits it under a key. `hints`
+/// may be NULL. Fails as kvmem_node_client_reserve and kvmem_node_client_commit do; nothing stays
 /// reserved then.
 kvmem_status kvmem_node_client_insert(const struct kvmem_node_client *client,
                                       const void *key,
