@@ -11,6 +11,7 @@ use kvmem::cache::{History, Slot};
 use pyo3::prelude::*;
 
 use crate::collect::{Plain, plain};
+use crate::elements::named;
 use crate::error;
 use crate::number::Int;
 
@@ -118,8 +119,9 @@ impl PyHistory {
     fn choose(&self, firsts: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
         let py = firsts.py();
         let (mut slots, mut count) = ([None; History::KINDS], 0);
-        for first in firsts.try_iter()? {
-            let first = first?.extract::<Option<Int<'_>>>()?;
+        for first in firsts.try_iter().map_err(|error| named(py, error, "firsts"))? {
+            let first = first?.extract::<Option<Int<'_>>>();
+            let first = first.map_err(|error| named(py, error, &format!("firsts[{count}]")))?;
             if let Some(to) = slots.get_mut(count) {
                 *to = first.map(|first| self.at(py, first).map(|(slot, _)| slot)).transpose()?;
             }

@@ -117,7 +117,6 @@ pub(crate) fn connect(
         registrars: ClientRegistrars(options::devices(py, given.take("devices")?.as_ref())?),
         server_users: users.into_iter().map(number).collect::<PyResult<_>>()?,
         interrupt: Some(INTERRUPT),
-        ..usual
     };
     given.end()?;
     // SAFETY: the processes that map the memory for writing keep to the protocol, which is a

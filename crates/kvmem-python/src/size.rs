@@ -60,7 +60,7 @@ fn read(given: Borrowed<'_, '_, PyAny>, error: PyErr) -> PyResult<Size> {
     if error.is_instance_of::<PyTypeError>(py) {
         let name = given.get_type().name()?;
         let message = format!("a size is an int or a str such as \"64GiB\", not {name}");
-        return Err(PyTypeError::new_err(message).into());
+        return Err(PyTypeError::new_err(message));
     }
     Err(error)
 }
