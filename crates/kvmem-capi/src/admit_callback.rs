@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use kvmem_tier::AdmissionPolicy;
 
-use crate::disk_tier::kvmem_disk_tier_options;
 use crate::user_data::UserData;
 
 /// Chooses the evicted values that are written to a disk tier: returns 1 to write the value, 0 to
@@ -31,11 +30,11 @@ pub(crate) struct AdmitPolicy {
 }
 
 impl AdmitPolicy {
-    /// Returns the callback of options, if they have one.
-    pub(crate) fn new(options: &kvmem_disk_tier_options) -> Option<AdmitPolicy> {
-        let &kvmem_disk_tier_options { on_admit, on_admit_user, on_admit_release, .. } = options;
-        let user_data = Arc::new(UserData::new(on_admit_user, on_admit_release));
-        on_admit.map(|function| AdmitPolicy { function, user_data })
+    pub(crate) fn new(
+        function: kvmem_disk_tier_admit_fn,
+        user_data: UserData,
+    ) -> Option<AdmitPolicy> {
+        function.map(|function| AdmitPolicy { function, user_data: Arc::new(user_data) })
     }
 }
 

@@ -196,12 +196,6 @@ impl In<c_void> {
         // SAFETY: promise 1 of the C caller, which this value carries.
         unsafe { call::list(self.0.cast::<u8>(), bytes, name) }
     }
-
-    /// Borrows a key. It may be NULL if there are no bytes.
-    pub(crate) fn key(&self, bytes: u64) -> Result<&[u8], CallError> {
-        // SAFETY: promise 1 of the C caller, which this value carries.
-        unsafe { crate::kv_value::key_at(self.0, bytes) }
-    }
 }
 
 impl<T> Out<T> {

@@ -119,7 +119,8 @@ impl ConvertedOptions {
             ))),
             number => Ok(Some(number)),
         };
-        let policy = AdmitPolicy::new(&wanted);
+        let user_data = UserData::new(wanted.on_admit_user, wanted.on_admit_release);
+        let policy = AdmitPolicy::new(wanted.on_admit, user_data);
         let admit = policy.as_ref().map(|policy| Arc::clone(&policy.user_data));
         let is_custom = policy.is_some();
         let admission = choice!(wanted.admission:

@@ -5,7 +5,6 @@ use std::ffi::c_void;
 use kvmem::cache::Pinned;
 
 use crate::argument::In;
-use crate::call::list;
 use crate::error::CallError;
 use crate::status::*;
 use crate::table::{Object, object};
@@ -17,19 +16,17 @@ pub(crate) type Key = Box<[u8]>;
 /// hash of it.
 pub const KVMEM_MAX_KEY_BYTES: u64 = 1 << 20;
 
-/// Borrows a key for a lookup.
-///
-/// # Safety
-/// The caller keeps the promises of [`list`], for `key_bytes` bytes.
-pub(crate) unsafe fn key_at<'a>(key: *const c_void, key_bytes: u64) -> Result<&'a [u8], CallError> {
-    if key_bytes > KVMEM_MAX_KEY_BYTES {
-        return Err(CallError::invalid(format_args!(
-            "the key has {key_bytes} bytes, and may have at most {KVMEM_MAX_KEY_BYTES}: use a \
-             hash of the key"
-        )));
+impl In<c_void> {
+    /// Borrows a key. It may be NULL if there are no bytes.
+    pub(crate) fn key(&self, key_bytes: u64) -> Result<&[u8], CallError> {
+        if key_bytes > KVMEM_MAX_KEY_BYTES {
+            return Err(CallError::invalid(format_args!(
+                "the key has {key_bytes} bytes, and may have at most {KVMEM_MAX_KEY_BYTES}: use a \
+                 hash of the key"
+            )));
+        }
+        self.bytes(key_bytes, "key")
     }
-    // SAFETY: the caller promises what `list` requires, of the same pointer and length.
-    unsafe { list(key.cast::<u8>(), key_bytes, "key") }
 }
 
 /// Copies a key.

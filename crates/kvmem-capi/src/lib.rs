@@ -123,6 +123,7 @@ mod cache_values;
 mod fetching;
 
 mod node_error;
+mod node_keys;
 mod node_operator;
 
 mod node_client;
@@ -160,6 +161,7 @@ pub use kv_value::*;
 pub use last_error::*;
 pub use lower_tier::*;
 pub use node_client::*;
+pub use node_keys::*;
 pub use node_operator::*;
 pub use node_pins::*;
 pub use node_reservation::*;

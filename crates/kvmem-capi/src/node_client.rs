@@ -4,17 +4,14 @@ use std::ffi::{c_char, c_void};
 use std::time::Duration;
 
 use kvmem_node::format::MAX_KEY;
-use kvmem_node::{
-    CallError as ServerError, ClientError, ClientRegistrars, ConnectOptions, Located, MAX_BATCH,
-    NodeClient, ValueOptions,
-};
+use kvmem_node::{ClientRegistrars, ConnectOptions, Located, MAX_BATCH, NodeClient, ValueOptions};
 
 use crate::argument::{Handle, In, Out, Owned};
 use crate::call::guard;
 use crate::error::CallError;
 use crate::key::kvmem_key;
 use crate::kv_cache::kvmem_kv_cache_key;
-use crate::node_reservation::kvmem_node_hints;
+use crate::node_keys::{kvmem_node_hints, node_key, node_keys};
 use crate::options::{self, flag, options};
 use crate::promise::ObjectPromise;
 use crate::registrars::kvmem_registrars;
@@ -164,32 +161,6 @@ pub unsafe extern "C" fn kvmem_node_client_connect(
         let client = unsafe { NodeClient::connect(path, &options) }?;
         made.insert(client)
     })
-}
-
-/// Borrows a key.
-pub(crate) fn node_key(key: &In<c_void>, key_bytes: u64) -> Result<&[u8], CallError> {
-    let key = key.key(key_bytes)?;
-    if (1..=MAX_KEY).contains(&key.len()) {
-        return Ok(key);
-    }
-    Err(ClientError::Call(ServerError::BadKey { len: key.len(), limit: MAX_KEY }).into())
-}
-
-/// Borrows a list of at most [`KVMEM_NODE_MAX_BATCH`] elements.
-pub(crate) fn batch<'a, T>(
-    list: &'a In<T>,
-    count: u64,
-    name: &'static str,
-) -> Result<&'a [T], CallError> {
-    list.short_list(count, KVMEM_NODE_MAX_BATCH, name)
-}
-
-/// Borrows a list of keys.
-pub(crate) fn node_keys(
-    keys: &In<kvmem_kv_cache_key>,
-    count: u64,
-) -> Result<Vec<&[u8]>, CallError> {
-    batch(keys, count, "keys")?.iter().map(|key| node_key(&key.key, key.key_bytes)).collect()
 }
 
 /// Returns the memory: `out_bytes` bytes at `out_data`, to register it with a GPU or a NIC. The

@@ -7,16 +7,14 @@ use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
 use kvmem_node::{
-    CallError as ServerError, ClientError, NewValue, NodeClient, NodeReservation, ParentKey,
-    ValueOptions,
+    CallError as ServerError, ClientError, NewValue, NodeClient, NodeReservation, ValueOptions,
 };
 
 use crate::argument::{Handle, In, Out, Owned};
 use crate::call::guard_for;
 use crate::error::CallError;
-use crate::hints;
-use crate::node_client::{batch, kvmem_node_client, node_key};
-use crate::options::check_reserved;
+use crate::node_client::kvmem_node_client;
+use crate::node_keys::{batch, kvmem_node_hints, node_key};
 use crate::promise::ObjectPromise;
 use crate::status::*;
 use crate::table::{Object, object};
@@ -145,39 +143,6 @@ fn reserve(
         unsafe { out_reserved.put_all_if_wanted(made) };
         Ok(())
     })
-}
-
-/// Hints about the worth of a value of a node. All 0: none.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvmem_node_hints {
-    /// After this many milliseconds the value is gone. 0: it stays until it is evicted.
-    pub ttl_ms: u64,
-    /// 0 to 3: values of a lower priority are evicted first.
-    pub priority: u32,
-    /// Always 0.
-    pub reserved: u32,
-    /// The bytes of the key of the parent, the value before it in a chain, such as that of the
-    /// block before it in a prompt. NULL: the value stands alone. The node evicts a value only when
-    /// it has no more values with it as their parent, and a use of a value is one of its parent.
-    pub parent: In<c_void>,
-    /// Number of bytes of the parent's key: 1 to KVMEM_NODE_MAX_KEY_BYTES; 0 without a parent.
-    pub parent_bytes: u64,
-}
-
-impl kvmem_node_hints {
-    pub(crate) fn read(&self) -> Result<ValueOptions, CallError> {
-        check_reserved(self.reserved, "reserved")?;
-        let (priority, ttl) = (hints::priority(self.priority)?, hints::ttl(self.ttl_ms));
-        let parent = match (self.parent.is_null(), self.parent_bytes) {
-            (true, 0) => None,
-            (_, bytes) => {
-                let key = node_key(&self.parent, bytes)?;
-                Some(ParentKey::new(key).map_err(ClientError::from)?)
-            }
-        };
-        Ok(ValueOptions { parent, priority, ttl })
-    }
 }
 
 /// A reservation, and what it becomes.

@@ -44,6 +44,7 @@ mod keywords;
 mod kv_cache;
 mod long;
 mod memory_methods;
+mod memory_options;
 mod node_cache;
 mod node_call;
 mod node_error;

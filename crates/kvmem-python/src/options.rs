@@ -11,7 +11,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::error::{self, ArgumentError};
-use crate::keywords::Keywords;
 use crate::number::{Int, Seconds};
 
 /// Maximum number of threads: more than any machine has cores.
@@ -98,36 +97,6 @@ pub(crate) fn populate_now<'py>(
 
 pub(crate) fn backing(shared: bool) -> Backing {
     if shared { Backing::Shared } else { Backing::Private }
-}
-
-/// The options of memory that is mapped.
-pub(crate) struct MemoryOptions {
-    pub(crate) ladder: Ladder,
-    pub(crate) numa: Numa,
-    pub(crate) shared: bool,
-    pub(crate) readers_only: bool,
-    pub(crate) guard_pages: bool,
-}
-
-impl MemoryOptions {
-    /// Takes them. `readers_only` is for shared memory alone.
-    pub(crate) fn take(py: Python<'_>, options: &Keywords<'_>) -> PyResult<MemoryOptions> {
-        let (pages, strict) = (options.take::<Words>("pages")?, options.flag("strict", false)?);
-        let shared = options.flag("shared", false)?;
-        let readers_only = options.flag("readers_only", false)?;
-        if readers_only && !shared {
-            let message = "readers_only is True, but the memory is private and has no other \
-                           writers: add shared=True, or leave readers_only out";
-            return Err(error::bad_value(py, message));
-        }
-        Ok(MemoryOptions {
-            ladder: ladder(py, pages.as_ref(), strict)?,
-            numa: numa(py, options.text("numa")?.as_deref())?,
-            shared,
-            readers_only,
-            guard_pages: options.flag("guard_pages", false)?,
-        })
-    }
 }
 
 /// Converts the moment at which bytes are set to zero. None: never.
