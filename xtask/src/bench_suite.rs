@@ -35,10 +35,8 @@ impl BenchSuiteOptions {
 /// Builds everything and runs the benchmark. A contender that cannot be had is named and left out.
 pub(crate) fn tier(root: &Path, options: &BenchSuiteOptions) -> Result<ExitCode> {
     let mut bench = suite(root, "tier", &options.args);
-    if setup::fio() {
+    if setup::tool("fio", "fio", "it does not take part") {
         beside(&mut bench, "fio", &root.join("bench/contenders/fio.py"));
-    } else {
-        println!("fio is left out: it is missing, and cannot be installed");
     }
     match foyer(root) {
         Some(program) => beside(&mut bench, "foyer", &program),

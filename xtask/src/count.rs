@@ -19,9 +19,8 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::layout;
-use crate::programs::{self, ProgramKind};
+use crate::run::succeed;
 use crate::setup;
-use crate::step::Report;
 use crate::workspace::{cargo, target_folder};
 
 /// What to count.
@@ -91,12 +90,7 @@ impl Counts {
 /// Counts, prints the figures and the goals, and writes the rows. The exit status is 1 if a goal is
 /// missed.
 pub(crate) fn run(root: &Path, options: &CountOptions) -> Result<ExitCode> {
-    let missing = "valgrind is missing, which counts the instructions";
-    ensure!(
-        setup::package(missing, "valgrind", || setup::works("valgrind", &["--version"]))?,
-        "{missing}: {}",
-        setup::by_hand("valgrind")
-    );
+    setup::required("valgrind", "valgrind")?;
     let program = build(root)?;
     let loaded = build_loaded(root)?;
     if let Err(missing) = &loaded {
@@ -105,7 +99,6 @@ pub(crate) fn run(root: &Path, options: &CountOptions) -> Result<ExitCode> {
     let wanted = |name: &str| options.loops.is_empty() || options.loops.iter().any(|of| of == name);
     let (mut rows, mut missed) = (Vec::new(), 0);
     println!("Instructions and mispredicted branches of an operation");
-    println!("{:10}{:>34}{:>34}{:>22}{:>16}", "", CONTENDERS[0], CONTENDERS[1], BINNED, NULL);
     for (name, ops, instructions, mispredictions) in LOOPS {
         if !wanted(name) {
             continue;
@@ -123,10 +116,11 @@ pub(crate) fn run(root: &Path, options: &CountOptions) -> Result<ExitCode> {
         };
         for contender in CONTENDERS {
             let of = measured(contender, None)?;
+            let Counts { instructions, mispredictions } = of;
+            println!("{name:10} {contender:12} {instructions:9.1} {mispredictions:6.2}");
             counts.insert(contender, of);
             rows.push(of.row(name, contender));
         }
-        println!("{}", line(name, &counts));
         if let Ok(library) = &loaded {
             let mut faces = BTreeMap::new();
             for (contender, ..) in LOADED {
@@ -169,10 +163,10 @@ pub(crate) fn run(root: &Path, options: &CountOptions) -> Result<ExitCode> {
 /// Builds the program of the loops as the benchmarks are built; returns its path.
 pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let args = ["build", "--profile", "bench", "--locked", "-p", "kvmem-lab", "--example", "count"];
-    let mut report = Report::default();
-    let programs = programs::build(root, &mut report, "count: build", &args);
-    let found = programs.into_iter().find(|program| program.kind == ProgramKind::Example);
-    found.map(|program| program.path).context("the program of the loops was not built: see above")
+    let mut build = Command::new(cargo());
+    succeed(build.current_dir(root).args(args))?;
+    // Cargo's folder of the profile `bench`.
+    Ok(target_folder(root)?.join("release/examples/count"))
 }
 
 /// Builds the library of contenders in C++ on the built C library; returns its path, or what is
@@ -184,9 +178,7 @@ pub(crate) fn build_loaded(root: &Path) -> Result<Result<PathBuf, String>> {
     }
     let mut build = Command::new(cargo());
     build.current_dir(root).args(["build", "--profile", "bench", "--locked", "-p", "kvmem-capi"]);
-    let status = build.status().context("cannot run cargo")?;
-    ensure!(status.success(), "the build of the C library ended with {status}");
-    // Cargo's folder of the profile `bench`.
+    succeed(&mut build)?;
     let built = target_folder(root)?.join("release");
     let prefix = built.join("count");
     let include = root.join("crates/kvmem-capi/include");
@@ -248,26 +240,6 @@ fn net(counts: &BTreeMap<&str, Counts>, contender: &str, of: fn(&Counts) -> f64)
     of(&counts[contender]) - of(&counts[NULL])
 }
 
-fn line(name: &str, counts: &BTreeMap<&str, Counts>) -> String {
-    let figures = |contender: &str| {
-        let Counts { instructions, mispredictions } = counts[contender];
-        let over = [|of: &Counts| of.instructions, |of: &Counts| of.mispredictions].map(|of| {
-            let (figure, other) = (net(counts, contender, of), net(counts, BINNED, of));
-            // A ratio to almost nothing tells nothing.
-            if other < 0.01 { "-".to_owned() } else { format!("{:.2} ×", figure / other) }
-        });
-        match contender {
-            KVMEM | "kvmem-cached" => {
-                let [over, wrong] = over;
-                format!("{instructions:9.1} {mispredictions:6.2} ({over:>7} {wrong:>7})")
-            }
-            _ => format!("{instructions:9.1} {mispredictions:6.2}"),
-        }
-    };
-    let [kvmem, cached, binned, null] = CONTENDERS.map(figures);
-    format!("{name:10}{kvmem:>34}{cached:>34}{binned:>22}{null:>16}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,19 +252,5 @@ mod tests {
         let error = summary("events: Ir\nsummary: 700\n").unwrap_err();
         assert!(error.to_string().contains("Bcm"), "{error}");
         assert!(summary("events: Ir Bcm Bim\n").unwrap_err().to_string().contains("summary:"));
-    }
-
-    #[test]
-    fn figures_are_net_of_the_loop_and_over_those_of_binned() {
-        let of = |instructions, mispredictions| Counts { instructions, mispredictions };
-        let all = [of(30.0, 0.3), of(20.0, 0.2), of(50.0, 0.5), of(10.0, 0.1)];
-        let mut counts: BTreeMap<&str, Counts> = CONTENDERS.into_iter().zip(all).collect();
-        assert_eq!(net(&counts, KVMEM, |counts| counts.instructions), 20.0);
-        let line = line("pair", &counts);
-        assert!(line.contains("30.0   0.30 ( 0.50 ×  0.50 ×)"), "{line}");
-        assert!(line.contains("20.0   0.20 ( 0.25 ×  0.25 ×)"), "{line}");
-        counts.insert(BINNED, of(50.0, 0.1));
-        let line = super::line("pair", &counts);
-        assert!(line.contains("( 0.50 ×       -)"), "{line}");
     }
 }

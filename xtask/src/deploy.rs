@@ -21,7 +21,7 @@ pub(crate) fn run(root: &Path, command: &Path, report: &mut Report) {
 /// Runs the tests of a folder of `xtask/tests` as a step, or says why not.
 pub(crate) fn tests(root: &Path, command: &Path, folder: &str, report: &mut Report) {
     match pytest(root, command, folder) {
-        Ok(mut tests) => drop(report.command(folder, Kind::Pytest, &mut tests)),
+        Ok(mut tests) => drop(report.command(folder, Kind::Tests, &mut tests)),
         Err(error) => left_out(folder, error, report),
     }
 }

@@ -12,7 +12,6 @@
 //! - [`build`] compiles the command and the C library,
 //! - [`manual`] writes the manual pages and completions,
 //! - [`stage`] lays out the files, with the versions of glibc that they need,
-//! - [`parts`] lists the crates that are inside, in the format CycloneDX,
 //! - [`archive`] packs: the same files give the same bytes,
 //! - [`check`] unpacks the archive and uses all that is in it.
 
@@ -20,15 +19,16 @@ mod archive;
 pub(crate) mod build;
 mod check;
 mod manual;
-mod parts;
 mod stage;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 use clap::Args;
 
+use crate::notices;
 use crate::say;
 use crate::step::Report;
 use crate::workspace::{VERSION, target_folder};
@@ -98,8 +98,7 @@ pub(crate) fn run(root: &Path, options: &DistOptions) -> Result<ExitCode> {
     }
     let mut report = Report::default();
     check::run(&shipment, &mut report);
-    report.print();
-    Ok(if report.total().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    report.finish()
 }
 
 /// Runs the steps that take seconds once the command was built for tests: the manual pages and
@@ -113,11 +112,16 @@ pub(crate) fn quick(root: &Path, built: bool, report: &mut Report) {
     report.check("dist: notices and list of parts", || {
         let triple = build::host()?;
         stage::notices(root, &triple)?;
-        let file = target_folder(root)?.join("manual/parts.cdx.json");
-        let list = parts::list(root, &triple, VERSION, epoch(root)?)?;
-        std::fs::write(&file, list.to_string())?;
-        parts::validate(root, &file)
+        notices::parts(root, &build::PACKAGES, &triple, epoch(root)?).map(drop)
     });
+}
+
+/// Returns the files of a folder, by name.
+pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+    let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    files.sort();
+    Ok(files)
 }
 
 /// Returns the time of all files: `SOURCE_DATE_EPOCH`, or that of the commit.

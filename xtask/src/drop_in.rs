@@ -84,7 +84,9 @@ pub(crate) fn run(root: &Path, options: &DropInOptions) -> Result<ExitCode> {
             Some(_) => ours / model >= RATE_LIMIT,
         };
         missed += u32::from(!met);
-        println!("{}", line(name, threads, figures, met));
+        let of = threads.map_or(String::new(), |threads| format!(", {threads} thread(s)"));
+        let (ratio, result) = (ours / model, if met { "" } else { "MISSED" });
+        println!("{:28} {figures:8.1?} {ratio:6.2} × {result}", format!("{name}{of}"));
         for ((contender, _), figure) in CONTENDERS.iter().zip(figures) {
             let unit = if threads.is_some() { "mops" } else { "ns" };
             let threads = threads.and_then(|threads| threads.parse::<u32>().ok()).unwrap_or(1);
@@ -94,13 +96,12 @@ pub(crate) fn run(root: &Path, options: &DropInOptions) -> Result<ExitCode> {
         }
         Ok(())
     };
-    println!("ns of processor time per operation, one thread");
-    println!("{}", heading());
+    println!("{:?}, and the second over the first", CONTENDERS.map(|(_, name)| name));
+    println!("\nns of processor time per operation, one thread");
     for (name, ops) in LOOPS {
         report(name, None, &[ops])?;
     }
     println!("\nmillion calls per second, all threads together");
-    println!("{}", heading());
     for name in SCENARIOS {
         for threads in THREADS {
             report(name, Some(threads), &[threads, MILLISECONDS])?;
@@ -143,37 +144,4 @@ fn measured(program: &Path, args: &[&str]) -> Result<f64> {
 fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_unstable_by(f64::total_cmp);
     figures[(figures.len() - 1) / 2]
-}
-
-fn heading() -> String {
-    let [(_, model), (_, ours), (_, cached)] = CONTENDERS;
-    format!("{:28}{model:>10}{ours:>10}{:>9}{cached:>16}", "", "ratio")
-}
-
-fn line(name: &str, threads: Option<&str>, figures: [f64; 3], met: bool) -> String {
-    let name = threads.map_or(name.to_owned(), |threads| format!("{name}, {threads} thread(s)"));
-    let [model, ours, cached] = figures;
-    let missed = if met { "" } else { "  MISSED" };
-    format!("{name:28}{model:10.1}{ours:10.1}{:7.2} ×{cached:16.1}{missed}", ours / model)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_has_both_figures_and_their_ratio() {
-        let line = line("pair-4k", Some("2"), [10.0, 15.0, 60.0], true);
-        assert_eq!(
-            line,
-            "pair-4k, 2 thread(s)              10.0      15.0   1.50 ×            60.0"
-        );
-        assert!(super::line("pair", None, [1.0, 2.0, 3.0], false).ends_with("MISSED"));
-    }
-
-    #[test]
-    fn the_lower_middle_is_the_median_of_an_even_number() {
-        assert_eq!(median(vec![4.0, 1.0, 3.0, 2.0]), 2.0);
-        assert_eq!(median(vec![5.0, 1.0, 3.0]), 3.0);
-    }
 }

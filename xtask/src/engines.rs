@@ -31,19 +31,17 @@ pub(crate) const WITH_TORCH: &str = "KVMEM_WITH_TORCH";
 /// An engine that some tests use, or a dependency of one.
 struct Engine {
     name: &'static str,
-    /// The arguments of pip.
-    wheels: &'static [&'static str],
-    /// More of them, one in each line.
-    listed: &'static str,
+    /// What pip installs, one requirement in each line.
+    requires: &'static str,
     /// Whether to install these without their dependencies, which are PyTorch and CUDA's
     /// libraries.
     alone: bool,
     /// Debian packages, each with the library that shows that it is installed.
     debian: &'static [(&'static str, &'static str)],
     found: Found,
-    /// The variable that must be 1 to install it, if it is optional.
-    only_with: Option<&'static str>,
-    /// Whether to keep the Python files and the metadata of the wheel only: the compiled ones are
+    /// Whether to install it only if [`WITH_TORCH`] is 1.
+    with_torch: bool,
+    /// Whether to store the Python files and the metadata of the wheel only: the compiled ones are
     /// large and need a GPU.
     sources_only: bool,
 }
@@ -59,24 +57,17 @@ enum Found {
     Folder(&'static str),
 }
 
-/// An engine whose wheels are in a folder of its own, without their dependencies.
-const APART: Engine = Engine {
-    name: "",
-    wheels: &[],
-    listed: "",
-    alone: true,
-    debian: &[],
-    found: Found::Folder(""),
-    only_with: None,
-    sources_only: false,
-};
+/// Returns an engine whose wheels are in a folder of its own, without their dependencies.
+const fn apart(name: &'static str, requires: &'static str, variable: &'static str) -> Engine {
+    let (debian, found) = (&[], Found::Folder(variable));
+    Engine { name, requires, alone: true, debian, found, with_torch: false, sources_only: false }
+}
 
 /// All engines. The tests of one that cannot be installed are skipped by name, or fail if
-/// [`REQUIRED`] is 1.
+/// [`REQUIRED`] is 1. Of an engine with two entries, the second is the oldest supported release:
+/// tests of what differs run with both.
 const ENGINES: [Engine; 11] = [
     Engine {
-        name: "Mooncake",
-        wheels: &["mooncake-transfer-engine-non-cuda>=0.3.13,<0.4"],
         alone: false,
         debian: &[
             ("libibverbs1", "libibverbs.so.1"),
@@ -84,81 +75,43 @@ const ENGINES: [Engine; 11] = [
             ("libcurl4", "libcurl.so.4"),
         ],
         found: Found::Module("mooncake.store"),
-        ..APART
+        ..apart("Mooncake", "mooncake-transfer-engine-non-cuda>=0.3.13,<0.4", "")
     },
+    // It links CUDA's runtime, although its name denies it; the releases after it do not.
+    apart(
+        "Mooncake-0.3.13",
+        "mooncake-transfer-engine-non-cuda==0.3.13\nnvidia-cuda-runtime-cu12<12.9",
+        "MOONCAKE_OLDEST_DIR",
+    ),
     Engine {
-        name: "NIXL",
-        wheels: &["nixl-cu12>=1.5,<2", "nixl>=1.5,<2", "numpy"],
         found: Found::Library(".nixl_cu12.mesonpy.libs/libnixl_capi.so"),
-        ..APART
+        ..apart("NIXL", "nixl-cu12>=1.5,<2\nnixl>=1.5,<2\nnumpy", "")
     },
+    apart("NIXL-1.5.0", "nixl-cu12==1.5.0\nnixl==1.5.0", "NIXL_OLDEST_DIR"),
     Engine {
-        name: "the sorted list of LMCache's addresses",
-        wheels: &["sortedcontainers"],
         alone: false,
         found: Found::Module("sortedcontainers"),
-        ..APART
+        ..apart("the sorted list of LMCache's addresses", "sortedcontainers", "")
     },
+    apart("LMCache", "lmcache>=0.5.6,<0.6", "LMCACHE_DIR"),
+    apart("SGLang", "sglang>=0.5.23,<0.6", "SGLANG_DIR"),
+    Engine { sources_only: true, ..apart("vLLM", "vllm>=0.33,<0.34", "VLLM_DIR") },
+    Engine { sources_only: true, ..apart("vLLM-0.32", "vllm>=0.32,<0.33", "VLLM_OLDEST_DIR") },
+    // With the imports of the tested modules of LMCache and of SGLang. Not among the packages:
+    // NIXL takes another wheel if it sees PyTorch.
     Engine {
-        name: "LMCache",
-        wheels: &["lmcache>=0.5.6,<0.6"],
-        found: Found::Folder("LMCACHE_DIR"),
-        ..APART
-    },
-    Engine {
-        name: "SGLang",
-        wheels: &["sglang>=0.5.23,<0.6"],
-        found: Found::Folder("SGLANG_DIR"),
-        ..APART
-    },
-    Engine {
-        name: "vLLM",
-        // The newest supported release.
-        wheels: &["vllm>=0.33,<0.34"],
-        found: Found::Folder("VLLM_DIR"),
-        sources_only: true,
-        ..APART
-    },
-    Engine {
-        // The oldest supported release. Tests of what differs run with both.
-        name: "vLLM-0.32",
-        wheels: &["vllm>=0.32,<0.33"],
-        found: Found::Folder("VLLM_OLDEST_DIR"),
-        sources_only: true,
-        ..APART
-    },
-    Engine {
-        // The oldest supported release, for the tests that run with it. It links CUDA's runtime,
-        // although its name denies it; the releases after it do not.
-        name: "Mooncake-0.3.13",
-        wheels: &["mooncake-transfer-engine-non-cuda==0.3.13", "nvidia-cuda-runtime-cu12<12.9"],
-        found: Found::Folder("MOONCAKE_OLDEST_DIR"),
-        ..APART
-    },
-    Engine {
-        // The oldest supported release, for the tests that run with it.
-        name: "NIXL-1.5.0",
-        wheels: &["nixl-cu12==1.5.0", "nixl==1.5.0"],
-        found: Found::Folder("NIXL_OLDEST_DIR"),
-        ..APART
-    },
-    Engine {
-        name: "PyTorch",
-        // With the imports of the tested modules of LMCache and of SGLang.
-        listed: include_str!("../requirements/modules.txt"),
         alone: false,
-        // Not among the packages: NIXL takes another wheel if it sees PyTorch.
-        found: Found::Folder("TORCH_DIR"),
-        only_with: Some(WITH_TORCH),
-        ..APART
+        with_torch: true,
+        ..apart("PyTorch", include_str!("../requirements/modules.txt"), "TORCH_DIR")
     },
     Engine {
-        name: "LMCache-server",
-        listed: include_str!("../requirements/lmcache-server.txt"),
         alone: false,
-        found: Found::Folder("LMCACHE_SERVER_DIR"),
-        only_with: Some(WITH_TORCH),
-        ..APART
+        with_torch: true,
+        ..apart(
+            "LMCache-server",
+            include_str!("../requirements/lmcache-server.txt"),
+            "LMCACHE_SERVER_DIR",
+        )
     },
 ];
 
@@ -270,11 +223,10 @@ impl Place {
                 let _ = setup::package(&missing, package, || setup::has_library(library));
             }
             if !self.has(engine) {
-                say!("{} is missing: {}", engine.name, engine.by_hand());
                 self.install(engine);
             }
             if !self.has(engine) {
-                say!("({} cannot be had, so its tests are skipped)", engine.name);
+                say!("({} cannot be installed, so its tests are skipped)", engine.name);
             }
         }
     }
@@ -297,22 +249,21 @@ impl Place {
     }
 
     fn install(&self, engine: &Engine) {
-        let quiet =
-            ["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"];
-        let download =
-            ["-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check"];
+        let [verb, into] = match engine.sources_only {
+            true => ["download", "--dest"],
+            false => ["install", "--target"],
+        };
         let mut pip = Command::new(self.python());
-        pip.args(if engine.sources_only { download } else { quiet }).args(engine.requested());
-        if engine.alone {
-            pip.arg("--no-deps");
-        }
+        pip.args(["-m", "pip", verb, "--quiet", "--no-input", "--disable-pip-version-check"]);
+        pip.args(engine.alone.then_some("--no-deps")).args(engine.requested());
         let apart = self.apart(engine);
-        // Installed beside it and then moved, so an existing folder is complete.
+        // Installed into another folder and then moved, so an existing folder is complete.
         let part = apart.with_extension("part");
         if engine.is_apart() {
             let _ = fs::remove_dir_all(&part);
-            pip.arg(if engine.sources_only { "--dest" } else { "--target" }).arg(&part);
+            pip.arg(into).arg(&part);
         }
+        say!("{} is missing: {pip:?}", engine.name);
         let done = step::succeeds(&mut pip)
             && (!engine.sources_only
                 || step::succeeds(Command::new(self.python()).args(["-c", UNPACK]).arg(&part)));
@@ -354,35 +305,15 @@ const REQUESTED: &str = "requested.txt";
 impl Engine {
     /// Returns what pip installs.
     fn requested(&self) -> Vec<&'static str> {
-        let listed = self.listed.lines().filter(|line| !line.starts_with('#'));
-        self.wheels.iter().copied().chain(listed).collect()
+        self.requires.lines().filter(|line| !line.starts_with('#')).collect()
     }
 
     fn is_wanted(&self) -> bool {
-        self.only_with.is_none_or(is_set)
+        !self.with_torch || is_set(WITH_TORCH)
     }
 
     fn is_apart(&self) -> bool {
         matches!(self.found, Found::Folder(_))
-    }
-
-    /// Returns the command that installs it.
-    fn by_hand(&self) -> String {
-        let alone = if self.alone { "--no-deps " } else { "" };
-        let target = match self.found {
-            Found::Folder(variable) => format!("--target \"${variable}\" "),
-            _ => String::new(),
-        };
-        let mut command =
-            format!("{PLACE}/bin/pip install {alone}{target}'{}'", self.requested().join("' '"));
-        let packages: Vec<&str> = self.debian.iter().map(|(package, _)| *package).collect();
-        if !packages.is_empty() {
-            // Debian recommends drivers for RDMA cards beside `libibverbs1`. The wheels of NIXL
-            // fail with them.
-            command +=
-                &format!(" && apt-get install --no-install-recommends {}", packages.join(" "));
-        }
-        command
     }
 }
 
@@ -402,55 +333,26 @@ fn name_of_python(packages: &Path) -> Option<&std::ffi::OsStr> {
 
 #[cfg(test)]
 mod tests {
-    use tempfile::TempDir;
-
     use super::*;
 
-    fn place() -> (TempDir, Place) {
+    #[test]
+    fn an_engine_is_found_by_its_file_or_by_its_request() {
         let folder = tempfile::tempdir().unwrap();
         let place = Place { folder: folder.path().to_owned() };
-        (folder, place)
-    }
-
-    #[test]
-    fn what_is_missing_is_told_as_a_command() {
-        for (at, behind) in [
-            (
-                0,
-                "'mooncake-transfer-engine-non-cuda>=0.3.13,<0.4' && apt-get install \
-                 --no-install-recommends libibverbs1 libnuma1 libcurl4",
-            ),
-            (1, "--no-deps 'nixl-cu12>=1.5,<2' 'nixl>=1.5,<2' 'numpy'"),
-            (3, "--no-deps --target \"$LMCACHE_DIR\" 'lmcache>=0.5.6,<0.6'"),
-        ] {
-            let command = format!("target/engines/bin/pip install {behind}");
-            assert_eq!(ENGINES[at].by_hand(), command);
-        }
-    }
-
-    #[test]
-    fn a_library_is_looked_for_among_the_packages_of_any_python() {
-        let ((_folder, place), nixl) = (place(), &ENGINES[1]);
-        let Found::Library(file) = nixl.found else { panic!("NIXL is a library") };
-        assert!(!place.has(nixl));
-        let file = place.folder.join("lib/python3.99/site-packages").join(file);
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        assert!(!place.has(nixl));
-        fs::write(&file, "").unwrap();
-        assert!(place.has(nixl));
-        assert_eq!(name_of_python(&packages(&place.folder)[0]).unwrap(), "python3.99");
-    }
-
-    #[test]
-    fn a_folder_is_made_again_for_another_request() {
-        let ((_folder, place), lmcache) = (place(), &ENGINES[3]);
-        assert!(lmcache.is_apart() && !place.has(lmcache));
-        fs::create_dir_all(place.apart(lmcache)).unwrap();
-        assert!(!place.has(lmcache));
+        let of = |name| ENGINES.iter().find(|engine| engine.name == name).unwrap();
+        let (nixl, lmcache) = (of("NIXL"), of("LMCache"));
+        let Found::Library(library) = nixl.found else { panic!("NIXL is a library") };
+        let library = place.folder.join("lib/python3.99/site-packages").join(library);
         let requested = place.apart(lmcache).join(REQUESTED);
-        fs::write(&requested, "lmcache>=0.5.6,<0.6").unwrap();
-        assert!(place.has(lmcache));
-        fs::write(&requested, "lmcache>=0.4").unwrap();
+        for (engine, file) in [(nixl, library), (lmcache, requested)] {
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            assert!(!place.has(engine));
+            fs::write(&file, "lmcache>=0.5.6,<0.6").unwrap();
+            assert!(place.has(engine));
+        }
+        assert_eq!(name_of_python(&packages(&place.folder)[0]).unwrap(), "python3.99");
+        // An older request.
+        fs::write(place.apart(lmcache).join(REQUESTED), "lmcache>=0.4").unwrap();
         assert!(!place.has(lmcache));
     }
 }

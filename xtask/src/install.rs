@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::layout::{Parts, install_into};
+use crate::run::succeed;
 use crate::workspace::{VERSION, cargo, target_folder};
 
 /// The destination, and which parts it gets.
@@ -24,20 +25,13 @@ pub(crate) struct InstallOptions {
 /// Builds the libraries and installs them.
 pub(crate) fn run(root: &Path, options: &InstallOptions) -> Result<ExitCode> {
     let mut build = Command::new(cargo());
-    build.current_dir(root).args([
-        "build",
-        "--profile",
-        "dist",
-        "--locked",
-        "--package",
-        "kvmem-capi",
-    ]);
+    build.current_dir(root).args(["build", "--profile", "dist", "--locked"]);
+    build.args(["--package", "kvmem-capi"]);
     let parts = if options.testing { Parts::WithTesting } else { Parts::Shipped };
     if parts == Parts::WithTesting {
         build.args(["--features", "testing"]);
     }
-    let status = build.status().context("cannot run cargo")?;
-    ensure!(status.success(), "the build ended with {status}");
+    succeed(&mut build)?;
     let crate_folder = root.join("crates/kvmem-capi");
     let built = target_folder(root)?.join("dist");
     install_into(&options.prefix, &built, &crate_folder.join("include"), VERSION, parts)

@@ -3,32 +3,17 @@
 //! One binary instead of a folder of scripts. CI, newcomers and maintainers run the same code, and
 //! a Rust toolchain is all that it needs.
 //!
-//! - [`checks`] names the steps of `cargo xtask test`,
-//! - [`schedule`] runs tasks side by side, with the [`output`] of each step in one piece,
-//! - [`step`] runs a step, shows its output, counts its tests and keeps its time,
-//! - [`programs`] reads which test programs cargo has built,
-//! - [`setup`] looks for the tools that the steps need and installs those it can,
-//! - [`run`] runs commands that must succeed, [`venv`] makes environments of Python,
-//! - [`workspace`] asks cargo what the workspace contains, so that no list is kept twice,
-//! - [`python`] builds the Python package and runs its tests, with the [`engines`] around kvmem,
-//! - [`vllm_cpu`] installs vLLM on the CPU, and runs the tests with it,
-//! - [`engines_matrix`] writes which features were tested with which versions of the engines,
-//! - [`sanitize`] runs the tests under the sanitizers and Miri,
-//! - [`chaos`] attacks the built command: limits, broken outputs, hostile files, signals,
-//! - [`deploy`] runs the tests in `xtask/tests`: of `deploy/`, the workflows, and
-//!   the rules of the language,
-//! - [`install`] builds the C interface and installs it by the [`layout`],
-//! - [`dist`] makes the archive of command and C library that is shipped,
-//! - [`notices`] collects the licences of the crates that are compiled into the wheel,
-//! - [`wheel`] builds the Python wheels that are shipped, and tests them,
-//! - [`package`] packs the crates that are published and builds them from their packages,
-//! - [`count`] counts instructions and mispredicted branches of the loops,
-//! - [`drop_in`] times the class for C++ beside a model of what it replaces,
-//! - [`bench_suite`] measures disk tier and node beside other people's code,
-//! - [`bench_engine`] measures vLLM on the CPU with kvmem's tiers beside others,
-//! - [`gpu`] tests and measures what needs a GPU,
-//! - [`record`] files a benchmark run under its date and machine,
-//! - [`site`] makes the documentation a site, and checks it.
+//! - [`checks`] has the steps of `cargo xtask test`, [`schedule`] runs them side by side, [`step`]
+//!   shows their [`output`] in one piece and counts their tests, [`programs`] are what they run;
+//! - [`setup`] and [`venv`] install the tools that steps need, [`scratch`] has their temporary
+//!   files, [`run`] runs commands that must succeed, [`workspace`] asks cargo what it contains;
+//! - [`python`] tests the Python package, with the [`engines`] around kvmem; [`vllm_cpu`] is one
+//!   that generates tokens, and [`engines_matrix`] writes what was tested with which versions;
+//! - [`deploy`] runs the tests in `xtask/tests`, [`chaos`] attacks the built command, [`sanitize`]
+//!   runs the tests under the sanitizers and Miri, [`gpu`] what needs a GPU;
+//! - [`install`], [`dist`], [`wheel`], [`package`] make what is shipped, by the [`layout`] of the C
+//!   interface and with the [`notices`] of the crates inside; [`site`] makes the documentation;
+//! - [`count`], [`drop_in`], [`bench_suite`], [`bench_engine`] measure, and [`record`] files it.
 
 mod bench_engine;
 mod bench_suite;

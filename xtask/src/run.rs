@@ -1,6 +1,7 @@
 //! *Run*: commands that must succeed.
 
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
@@ -24,6 +25,15 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
         String::from_utf8_lossy(&output.stderr).trim()
     );
     String::from_utf8(output.stdout).with_context(|| format!("{program} printed no text"))
+}
+
+/// Runs a program, whose output is shown. Prints what it does and how long that took.
+pub(crate) fn shown(what: &str, command: &mut Command) -> Result<()> {
+    let start = Instant::now();
+    println!("\n── {what}");
+    succeed(command).with_context(|| what.to_owned())?;
+    println!("── {what}: {:.1} s", start.elapsed().as_secs_f64());
+    Ok(())
 }
 
 #[cfg(test)]

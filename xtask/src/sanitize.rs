@@ -24,6 +24,7 @@ use anyhow::Result;
 use clap::Args;
 
 use crate::dist::build::host;
+use crate::say;
 use crate::setup::works;
 use crate::step::{Kind, Report};
 
@@ -46,49 +47,12 @@ enum Tool {
     Miri,
 }
 
-impl Tool {
-    const ALL: [Tool; 3] = [Tool::Address, Tool::Thread, Tool::Miri];
-
-    fn name(self) -> &'static str {
-        match self {
-            Tool::Address => "AddressSanitizer",
-            Tool::Thread => "ThreadSanitizer",
-            Tool::Miri => "Miri",
-        }
-    }
-
-    /// Returns the command that installs what is missing; `None` if nothing is.
-    fn missing(self) -> Option<&'static str> {
-        if !works("rustup", &["run", "nightly", "cargo", "--version"]) {
-            return Some("rustup toolchain install nightly");
-        }
-        match self {
-            Tool::Address => None,
-            Tool::Thread => {
-                (!has_source()).then_some("rustup component add --toolchain nightly rust-src")
-            }
-            Tool::Miri => {
-                let works = works("rustup", &["run", "nightly", "cargo", "miri", "--version"])
-                    && has_source();
-                (!works).then_some("rustup component add --toolchain nightly miri rust-src")
-            }
-        }
-    }
-}
-
-/// Whether nightly has the source of the standard library.
-fn has_source() -> bool {
-    let sysroot =
-        Command::new("rustup").args(["run", "nightly", "rustc", "--print", "sysroot"]).output();
-    sysroot.is_ok_and(|sysroot| {
-        let sysroot = String::from_utf8_lossy(&sysroot.stdout).trim().to_owned();
-        Path::new(&sysroot).join("lib/rustlib/src/rust/library/std").is_dir()
-    })
-}
-
-/// The integration tests that run under the sanitizers: all of `tests/it` except registering, whose
-/// other side is foreign code.
-const INTEGRATION: [&str; 4] = ["slab::", "arena::", "offset::", "pool::"];
+/// The tests that run under the sanitizers: all unit tests, and those of `tests/it` except
+/// registering, whose other side is foreign code.
+const SANITIZED: [(&str, &[&str], &[&str]); 2] = [
+    ("unit", &["--lib"], &[]),
+    ("integration", &["--test", "it"], &["slab::", "arena::", "offset::", "pool::"]),
+];
 /// Cases of each property test under the sanitizers, which are ten times slower.
 const SANITIZED_CASES: &str = "20";
 /// The library's tests that run under Miri: code over heap memory, where every system call fails,
@@ -108,25 +72,34 @@ const INTERPRETED_CASES: &str = "2";
 /// Runs the tools and prints the summary; the exit status is a failure if anything was found.
 pub(crate) fn run(root: &Path, options: &SanitizeOptions) -> Result<ExitCode> {
     let mut report = Report::default();
-    let mut skipped = Vec::new();
-    for tool in Tool::ALL {
-        if !options.tools.is_empty() && !options.tools.contains(&tool) {
-            continue;
-        }
-        match (tool, tool.missing()) {
-            (_, Some(remedy)) => {
-                skipped.push(format!("{} is skipped; it takes: {remedy}", tool.name()))
-            }
+    let is_wanted = |tool: &&Tool| options.tools.is_empty() || options.tools.contains(tool);
+    for tool in [Tool::Address, Tool::Thread, Tool::Miri].iter().filter(is_wanted) {
+        match (tool, missing(*tool)) {
+            (_, Some(remedy)) => say!("({tool:?} is skipped; it takes: {remedy})"),
             (Tool::Miri, None) => interpret(root, &mut report),
             // It must be named, or build scripts are built with the sanitizer too.
-            (_, None) => sanitize(root, tool, &host()?, &mut report),
+            (_, None) => sanitize(root, *tool, &host()?, &mut report),
         }
     }
-    report.print();
-    for line in skipped {
-        println!("({line})");
+    report.finish()
+}
+
+/// Returns the command that installs what is missing; `None` if nothing is.
+fn missing(tool: Tool) -> Option<&'static str> {
+    let runs = |args: &[&str]| works("rustup", &[&["run", "nightly"], args].concat());
+    if !runs(&["cargo", "--version"]) {
+        return Some("rustup toolchain install nightly");
     }
-    Ok(if report.total().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let source = "test -d \"$(rustc --print sysroot)/lib/rustlib/src/rust/library/std\"";
+    match tool {
+        Tool::Thread if !runs(&["sh", "-c", source]) => {
+            Some("rustup component add --toolchain nightly rust-src")
+        }
+        Tool::Miri if !runs(&["sh", "-c", &format!("{source} && cargo miri --version")]) => {
+            Some("rustup component add --toolchain nightly miri rust-src")
+        }
+        _ => None,
+    }
 }
 
 /// Runs the library's unit and integration tests, built with a sanitizer.
@@ -135,14 +108,12 @@ fn sanitize(root: &Path, tool: Tool, host: &str, report: &mut Report) {
         Tool::Thread => ("-Zsanitizer=thread", "target/sanitize/thread"),
         _ => ("-Zsanitizer=address", "target/sanitize/address"),
     };
-    let tests = |targets: &[&str], only: &[&str]| {
+    for (name, targets, only) in SANITIZED {
         let mut tests =
             nightly(root, &["test", "--locked", "--package", "kvmem", "--target", host]);
         tests.args(["--target-dir", folder]).args(targets);
-        if tool == Tool::Thread {
-            // The sanitizer must see the standard library too.
-            tests.arg("-Zbuild-std");
-        }
+        // The sanitizer must see the standard library too.
+        tests.args((tool == Tool::Thread).then_some("-Zbuild-std"));
         tests.arg("--").args(only);
         tests.env("RUSTFLAGS", flag).env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
         tests.env("PROPTEST_CASES", SANITIZED_CASES);
@@ -150,15 +121,8 @@ fn sanitize(root: &Path, tool: Tool, host: &str, report: &mut Report) {
         // with threads may have threads.
         tests.env("ASAN_OPTIONS", "allocator_may_return_null=1");
         tests.env("TSAN_OPTIONS", "allocator_may_return_null=1:die_after_fork=0");
-        tests
-    };
-    let name = tool.name();
-    report.command(&format!("{name}: unit"), Kind::Tests, &mut tests(&["--lib"], &[]));
-    report.command(
-        &format!("{name}: integration"),
-        Kind::Tests,
-        &mut tests(&["--test", "it"], &INTEGRATION),
-    );
+        report.command(&format!("{tool:?}: {name}"), Kind::Tests, &mut tests);
+    }
 }
 
 /// Runs the library's tests under Miri. `cfg(miri)` shortens some, and leaves out those of system
@@ -179,16 +143,4 @@ fn nightly(root: &Path, args: &[&str]) -> Command {
         command.env_remove(name);
     }
     command
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_missing_is_a_command() {
-        for tool in Tool::ALL {
-            assert!(tool.missing().is_none_or(|remedy| remedy.starts_with("rustup ")), "{tool:?}");
-        }
-    }
 }

@@ -4,7 +4,6 @@
 //! files. A machine that runs the tests every day keeps none of it: every command of a run gets
 //! the folder as its `TMPDIR`, and the next run removes what a killed run has left.
 
-use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -26,7 +25,15 @@ impl Scratch {
     /// Makes the folder of this process, and removes those of processes that have ended.
     pub(crate) fn begin() -> io::Result<Scratch> {
         let top = std::env::temp_dir();
-        remove_ended(&top)?;
+        for entry in fs::read_dir(&top)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+            if number.is_some_and(|number| !Path::new("/proc").join(number).exists()) {
+                // Another user's folder stays.
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
         let folder = top.join(format!("{PREFIX}{}", process::id()));
         DirBuilder::new().mode(0o700).create(&folder)?;
         // Some tests run as another user.
@@ -50,35 +57,18 @@ pub(crate) fn give(command: &mut Command) {
     }
 }
 
-/// Removes the folders in `top` whose processes have ended.
-fn remove_ended(top: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(top)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
-        if number.is_some_and(|number| !Path::new("/proc").join(OsStr::new(number)).exists()) {
-            // Another user's folder stays.
-            let _ = fs::remove_dir_all(entry.path());
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_folder_ends_with_its_process() {
-        let top = std::env::temp_dir().join(format!("kvmem-scratch-{}", process::id()));
-        let (own, ended) =
-            (top.join(format!("{PREFIX}{}", process::id())), top.join("kvmem-run-0"));
-        let other = top.join("somebody-0");
-        for folder in [&own, &ended, &other] {
-            fs::create_dir_all(folder.join("deep")).unwrap();
-        }
-        remove_ended(&top).unwrap();
-        assert!(own.exists() && other.exists() && !ended.exists());
-        fs::remove_dir_all(&top).unwrap();
+        let ended = std::env::temp_dir().join(format!("{PREFIX}0"));
+        fs::create_dir_all(ended.join("deep")).unwrap();
+        let scratch = Scratch::begin().unwrap();
+        let own = scratch.0.clone();
+        assert!(own.exists() && !ended.exists());
+        drop(scratch);
+        assert!(!own.exists());
     }
 }

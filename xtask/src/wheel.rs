@@ -2,49 +2,65 @@
 //!
 //! A wheel has the extension module, the `kvmem` command, and the C library with its headers. All
 //! three are built with the profile `dist` and linked by `zig cc`, which brings stubs of every
-//! version of glibc: [`target`] says which one. A compiler of Debian for another architecture would
-//! link the glibc of the builder's release, and the wheel would run on younger systems only.
+//! version of glibc. A compiler of Debian for another architecture would link the glibc of the
+//! builder's release, and the wheel would run on younger systems only.
 //!
-//! - [`target`] names the architectures and the oldest system,
-//! - [`tools`] installs what builds and tests a wheel,
 //! - [`build`] compiles the parts and makes the wheel,
-//! - [`unwinder`] keeps zig's copy of the unwinder out of the libraries,
 //! - [`stage`] lays out the files that the wheel gets beside maturin's,
 //! - `xtask/tests/wheel/links.py` rejects what needs more than libc or names a builder's folder,
-//! - [`check`] installs a wheel into clean environments, [`emulated`] one of another architecture.
+//! - `xtask/tests/wheel/noxfile.py` installs a wheel into clean environments, and uses it there.
 
 mod build;
-mod check;
-mod emulated;
 pub(crate) mod stage;
-mod target;
-mod tools;
-mod unwinder;
 
+use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use self::target::{Target, Targets};
+use crate::dist::build::ZIG;
+use crate::dist::files;
 use crate::notices;
+use crate::run::output;
 use crate::say;
-use crate::step::Report;
+use crate::step::{Kind, Report};
+use crate::venv::{self, Environment};
 use crate::workspace::target_folder;
+
+/// The oldest glibc that a wheel runs with, from 2018. It names the tag of the wheel,
+/// `manylinux_2_28`. kvmem calls `memfd_create`, which 2.27 is the first to have.
+const GLIBC: (u32, u32) = (2, 28);
+
+/// The architectures of wheels, by the kernel's names.
+const MACHINES: [&str; 2] = ["x86_64", "aarch64"];
+const ALL: &str = "all";
+
+/// What builds and tests wheels. Those that decide what is inside of a wheel are pinned, so two
+/// runs agree.
+const TOOLS: [&str; 7] = [
+    "maturin==1.16.*",
+    ZIG[0],
+    ZIG[1],
+    "auditwheel==6.*",
+    "twine==7.*",
+    "nox>=2026.10",
+    "pyelftools>=0.32",
+];
 
 /// The targets, the folder of the wheels, and whether they are tested.
 #[derive(clap::Args)]
 pub(crate) struct WheelOptions {
     /// The architecture of the wheel.
-    #[arg(long, value_enum, default_value_t = Targets::host())]
-    target: Targets,
+    #[arg(long, value_parser = [MACHINES[0], MACHINES[1], ALL], default_value = ARCH)]
+    target: String,
     /// The folder that gets the wheels; default: `target/wheel/out`.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Test the wheels: install each into a clean environment of every CPython from 3.11 on, or run
-    /// it in emulation. Wheels that are in the folder already are not built again.
+    /// Test the wheels: by twine and auditwheel and, on a machine of the architecture, in a clean
+    /// environment of every CPython from 3.11 on. Wheels that are in the folder already are not
+    /// built again.
     #[arg(long)]
     check: bool,
 }
@@ -56,56 +72,65 @@ pub(crate) fn run(root: &Path, options: &WheelOptions) -> Result<ExitCode> {
     let out = std::path::absolute(&out)?;
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     notices::check(root)?;
-    let tools = tools::install(&work)?;
-    let mut wheels = Vec::new();
-    for target in options.target.each() {
-        let found = if options.check { find(&out, target)? } else { None };
+    let tools = venv::make(&work.join("tools"), &TOOLS)?;
+    let mut report = Report::default();
+    let is_wanted = |machine: &&str| [ALL, machine].contains(&&*options.target);
+    for machine in MACHINES.into_iter().filter(is_wanted) {
+        let found = if options.check { find(&out, machine)? } else { None };
         let wheel = match found {
             Some(wheel) => wheel,
-            None => build::build(root, &work, &tools, target, &out)?,
+            None => build::build(root, &work, &tools, machine, &out)?,
         };
-        wheels.push((target, wheel));
-    }
-    if !options.check {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut report = Report::default();
-    for (target, wheel) in wheels {
-        check::run(root, &work, &tools, target, &wheel, &mut report);
-    }
-    report.print();
-    Ok(if report.total().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Returns the wheel of a target in a folder, if there is one.
-fn find(out: &Path, target: Target) -> Result<Option<PathBuf>> {
-    let ending = format!("_{}.whl", target.machine());
-    let mut found = Vec::new();
-    for entry in fs::read_dir(out).with_context(|| format!("cannot read {}", out.display()))? {
-        let name = entry?.file_name();
-        let name = name.to_string_lossy();
-        if name.starts_with("kvmem-") && name.ends_with(&ending) {
-            found.push(out.join(&*name));
+        if options.check {
+            check(root, &work, &tools, machine, &wheel, &mut report);
         }
     }
-    ensure!(
-        found.len() < 2,
-        "{} has {} wheels for {}: remove the older ones",
-        out.display(),
-        found.len(),
-        target.machine()
-    );
+    if options.check {
+        report.print();
+    }
+    Ok(report.status())
+}
+
+/// Returns the wheel of an architecture in a folder, if there is one.
+fn find(out: &Path, machine: &str) -> Result<Option<PathBuf>> {
+    let is_wheel = |file: &PathBuf| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("kvmem-") && name.ends_with(&format!("_{machine}.whl"))
+    };
+    let mut found: Vec<PathBuf> = files(out)?.into_iter().filter(is_wheel).collect();
+    let (folder, count) = (out.display(), found.len());
+    ensure!(count < 2, "{folder} has {count} wheels for {machine}: remove the older ones");
     Ok(found.pop())
 }
 
-/// Runs a program, whose output is shown. Prints what it does and how long that took.
-fn run_shown(what: &str, command: &mut Command) -> Result<()> {
-    say!("\n── {what}");
-    let start = Instant::now();
-    let status = command
-        .status()
-        .with_context(|| format!("{what}: cannot run {}", command.get_program().display()))?;
-    ensure!(status.success(), "{what}: {} ended with {status}", command.get_program().display());
-    say!("── {what}: {:.1} s", start.elapsed().as_secs_f64());
-    Ok(())
+/// Runs every check of a wheel: the index's own programs judge the metadata and the tag, and nox
+/// installs it.
+fn check(
+    root: &Path,
+    work: &Path,
+    tools: &Environment,
+    machine: &str,
+    wheel: &Path,
+    report: &mut Report,
+) {
+    let mut twine = Command::new(tools.program("twine"));
+    twine.args(["check", "--strict"]).arg(wheel);
+    report.command(&format!("{machine}: metadata, by twine"), Kind::Plain, &mut twine);
+    report.check(&format!("{machine}: tag, by auditwheel"), || {
+        let mut show = Command::new(tools.program("auditwheel"));
+        let text = output(show.arg("show").arg(wheel).env("PATH", tools.path()))?;
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let wanted = format!("platform tag: \"manylinux_{}_{}_{machine}\"", GLIBC.0, GLIBC.1);
+        ensure!(text.contains(&wanted), "auditwheel does not say `{wanted}`: {text}");
+        Ok(())
+    });
+    if machine != ARCH {
+        say!("(not installed: the wheel is for {machine}, and this machine is {ARCH})");
+        return;
+    }
+    let mut nox = Command::new(tools.program("nox"));
+    nox.arg("--noxfile").arg(root.join("xtask/tests/wheel/noxfile.py"));
+    nox.args(["--no-error-on-missing-interpreters", "--envdir"]).arg(work.join("check"));
+    nox.arg("--").arg(wheel);
+    report.command(&format!("{machine}: installed, by nox"), Kind::Plain, &mut nox);
 }

@@ -7,6 +7,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use crate::run::output;
+
 /// Returns the folder of the workspace's `Cargo.toml`: the parent of this crate's folder.
 pub(crate) fn root() -> Result<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -48,12 +50,7 @@ pub(crate) struct Published {
 
 /// Returns the crates of the workspace that a registry may get, in name order.
 pub(crate) fn published(root: &Path) -> Result<Vec<Published>> {
-    let crates = published_in(&metadata(&root.join("Cargo.toml"))?)?;
-    ensure!(!crates.is_empty(), "no crate of the workspace is meant to be published");
-    Ok(crates)
-}
-
-fn published_in(metadata: &Value) -> Result<Vec<Published>> {
+    let metadata = metadata(&root.join("Cargo.toml"))?;
     let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
     let mut crates = Vec::new();
     // `publish` is null or a list of registries; an empty list forbids all.
@@ -64,40 +61,13 @@ fn published_in(metadata: &Value) -> Result<Vec<Published>> {
         crates.push(Published { name, folder, package: package.clone() });
     }
     crates.sort_by(|a, b| a.name.cmp(&b.name));
+    ensure!(!crates.is_empty(), "no crate of the workspace is meant to be published");
     Ok(crates)
 }
 
 fn metadata(manifest: &Path) -> Result<Value> {
-    let output = Command::new(cargo())
-        .args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"])
-        .arg(manifest)
-        .output()
-        .context("cannot run cargo metadata")?;
-    if !output.status.success() {
-        bail!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn a_package_without_registries_is_private() {
-        let package = |name: &str, publish: Value| {
-            let manifest = format!("/w/{name}/Cargo.toml");
-            json!({"name": name, "publish": publish, "manifest_path": manifest})
-        };
-        let metadata = json!({"packages": [
-            package("open", json!(null)),
-            package("closed", json!([])),
-            package("named", json!(["r"])),
-        ]});
-        let crates = published_in(&metadata).unwrap();
-        let names: Vec<&str> = crates.iter().map(|each| each.name.as_str()).collect();
-        assert_eq!(names, ["named", "open"]);
-        assert_eq!(crates[1].folder, Path::new("/w/open"));
-    }
+    let mut metadata = Command::new(cargo());
+    metadata.args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"]);
+    let metadata = output(metadata.arg(manifest))?;
+    serde_json::from_str(&metadata).context("cargo metadata printed no JSON")
 }

@@ -1,8 +1,8 @@
 //! The crate `kvmem-dynamo`: format, lints, tests and documentation, in a workspace of its own.
 //!
 //! Dynamo's crates bring some 300 others, of which some take libclang and protoc to build. The
-//! group therefore runs only if it is named. NIXL's library is that of the wheel, which the tests
-//! find through `LD_LIBRARY_PATH`.
+//! group therefore runs only if it is named, and every night. NIXL's library is that of the wheel,
+//! which the tests find through `LD_LIBRARY_PATH`.
 
 use std::path::Path;
 use std::process::Command;

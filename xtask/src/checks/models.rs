@@ -2,35 +2,31 @@
 //!
 //! The libraries that have some are built once against loom's atomics and locks and once against
 //! shuttle's. A wrapper in `xtask/rustc` adds the flags to the crates of the workspace alone, so
-//! both builds, and that of the fuzz targets, share all other crates.
+//! both builds, and that of the fuzz targets, share all other crates. A check that fails has found
+//! a wrong order of steps, and runs no second time: random orders might miss it.
 
 use std::path::Path;
 
-use crate::programs::{self, ProgramKind};
+use super::CHECKS;
+use crate::programs::nextest;
 use crate::schedule::Task;
 use crate::step::{Kind, Report};
 
-use super::CHECKS;
-
 /// The model checks of one checker: `loom`, which tries every order of small cases, or `shuttle`,
-/// which tries random schedules of larger ones. Builds them, and adds the task that runs them.
+/// which tries random schedules of larger ones.
 pub(super) fn task<'a>(root: &'a Path, checker: &'static str) -> Task<'a> {
-    let build = move |report: &mut Report| {
-        let args = ["test", "--no-run", "--profile", "checks", "--target-dir", CHECKS, "--locked"];
-        let args =
-            [&args[..], &["--package", "kvmem", "--package", "kvmem-node", "--lib"]].concat();
-        let wrapper = root.join("xtask/rustc").join(checker);
-        let variables = [("RUSTC_WORKSPACE_WRAPPER", wrapper.as_os_str())];
-        let programs =
-            programs::build_with(root, report, &format!("{checker}: build"), &args, &variables);
-        let run = |program: programs::Program| {
-            let name = format!("{checker}: {}", program.name);
-            Task::new(checker, name.clone(), move |report| {
-                report.command(&name, Kind::Tests, program.command().arg("models::"));
-            })
-            .background()
-        };
-        programs.into_iter().filter(|program| program.kind == ProgramKind::Test).map(run).collect()
+    let run = move |report: &mut Report| {
+        let args = ["run", "--cargo-profile", "checks", "--target-dir", CHECKS, "--locked"];
+        let args = [&args[..], &["-p", "kvmem", "-p", "kvmem-node", "--lib"]].concat();
+        match nextest(root, &[&args[..], &["-E", "test(/\\bmodels::/)"]].concat()) {
+            Ok(mut checks) => {
+                // One at a time: the other processors have tests.
+                checks.args(["--test-threads", "1"]);
+                checks.env("RUSTC_WORKSPACE_WRAPPER", root.join("xtask/rustc").join(checker));
+                report.command(checker, Kind::Tests, &mut checks);
+            }
+            Err(error) => drop(report.check(checker, || Err(error))),
+        }
     };
-    Task::growing(checker, format!("{checker}: build"), build).with(CHECKS).background()
+    Task::new(checker, checker, run).with(CHECKS).background()
 }

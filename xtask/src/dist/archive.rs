@@ -3,14 +3,14 @@
 //! Packing the same files again gives the same bytes: they come in the order of their names, all
 //! have the time of the commit, belong to user 0 and have the rights of their kind.
 
-use std::fs::{self, File, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Shipment, parts};
+use super::{Shipment, build, files};
+use crate::notices;
 use crate::run::output;
 
 /// The file of the checksums.
@@ -21,14 +21,12 @@ pub(super) fn pack(shipment: &Shipment<'_>) -> Result<Vec<PathBuf>> {
     let Shipment { root, triple, version, epoch, out, .. } = shipment;
     fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     let stage = shipment.stage();
-    set_rights(&stage)?;
     let archive = out.join(format!("{}.tar.gz", shipment.name()));
     write(&stage, *epoch, &archive)?;
 
-    let list = parts::list(root, triple, version, *epoch)?;
+    let list = notices::parts(root, &build::PACKAGES, triple, *epoch)?;
     let parts = out.join(format!("{}.cdx.json", shipment.name()));
-    let text = serde_json::to_string_pretty(&list)? + "\n";
-    fs::write(&parts, text).with_context(|| format!("cannot write {}", parts.display()))?;
+    fs::write(&parts, list).with_context(|| format!("cannot write {}", parts.display()))?;
     let sums = sums(out, &format!("kvmem-{version}-"))?;
     Ok(vec![archive, parts, sums])
 }
@@ -42,7 +40,8 @@ pub(super) fn write(folder: &Path, epoch: u64, archive: &Path) -> Result<()> {
         File::create(archive).with_context(|| format!("cannot write {}", archive.display()))?;
     let mut tar = Command::new("tar");
     tar.env("LC_ALL", "C").args(["--create", "--format=ustar", "--sort=name", "--numeric-owner"]);
-    tar.args(["--owner=0", "--group=0", &format!("--mtime=@{epoch}")]);
+    // Whatever the umask of the builder is.
+    tar.args(["--owner=0", "--group=0", "--mode=u=rwX,go=rX", &format!("--mtime=@{epoch}")]);
     tar.arg("--directory").arg(parent).arg(name).stdout(Stdio::piped());
     let mut tar = tar.spawn().context("cannot run tar: apt-get install tar")?;
     let packed = tar.stdout.take().context("tar has no output")?;
@@ -54,34 +53,10 @@ pub(super) fn write(folder: &Path, epoch: u64, archive: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Gives every file the rights of its kind, whatever the umask of the builder is.
-fn set_rights(folder: &Path) -> Result<()> {
-    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
-        let path = entry?.path();
-        if path.is_symlink() {
-            continue;
-        }
-        let is_folder = path.is_dir();
-        let is_program = folder.ends_with("bin");
-        let rights = if is_folder || is_program { 0o755 } else { 0o644 };
-        fs::set_permissions(&path, Permissions::from_mode(rights))?;
-        if is_folder {
-            set_rights(&path)?;
-        }
-    }
-    fs::set_permissions(folder, Permissions::from_mode(0o755)).context("cannot set rights")
-}
-
 /// Writes the checksums of all files of this version, of other platforms too.
 fn sums(out: &Path, prefix: &str) -> Result<PathBuf> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(out)? {
-        let name = entry?.file_name().into_string().unwrap_or_default();
-        if name.starts_with(prefix) {
-            names.push(name);
-        }
-    }
-    names.sort();
+    let names = files(out)?.into_iter().filter_map(|file| Some(file.file_name()?.to_owned()));
+    let names = names.filter(|name| name.as_encoded_bytes().starts_with(prefix.as_bytes()));
     let sums = output(Command::new("sha256sum").current_dir(out).arg("--").args(names))?;
     let file = out.join(SUMS);
     fs::write(&file, sums).with_context(|| format!("cannot write {}", file.display()))?;
@@ -90,6 +65,9 @@ fn sums(out: &Path, prefix: &str) -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -102,9 +80,10 @@ mod tests {
             for name in names {
                 fs::write(folder.join("bin").join(name), name).unwrap();
             }
-            let rights = if run == 0 { 0o700 } else { 0o777 };
-            fs::set_permissions(folder.join("bin/a"), Permissions::from_mode(rights)).unwrap();
-            set_rights(&folder).unwrap();
+            for (name, rights) in [("a", [0o700, 0o777]), ("b", [0o600, 0o664])] {
+                let rights = Permissions::from_mode(rights[run]);
+                fs::set_permissions(folder.join("bin").join(name), rights).unwrap();
+            }
             let archive = scratch.path().join(format!("{run}.tar.gz"));
             write(&folder, 1_000_000, &archive).unwrap();
             packed.push(fs::read(archive).unwrap());

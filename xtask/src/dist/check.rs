@@ -8,11 +8,12 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use super::{Shipment, archive, build, manual, parts};
+use super::{Shipment, archive, build, manual};
 use crate::run::{output, succeed};
 use crate::say;
 use crate::setup::{self, works};
 use crate::step::Report;
+use crate::wheel::stage::remove;
 
 /// The program that uses the library.
 const CONSUMER: &str = "xtask/src/dist/consumer.c";
@@ -44,7 +45,6 @@ pub(super) fn run(shipment: &Shipment<'_>, report: &mut Report) {
         manual::check(&shipment.scratch.join("manual"))?;
         completes(&prefix)
     });
-    report.check("dist: list of parts", || validate(shipment));
     if build::host().is_ok_and(|host| host != shipment.triple) {
         say!("(the programs are those of {}, so none of them is run)", shipment.triple);
         return;
@@ -55,7 +55,6 @@ pub(super) fn run(shipment: &Shipment<'_>, report: &mut Report) {
         Ok(())
     });
     report.check("dist: C by pkg-config", || by_pkg_config(shipment, &prefix));
-    report.check("dist: C by CMake", || by_cmake(shipment, &prefix));
 }
 
 /// Packs once more, and compares.
@@ -71,9 +70,7 @@ fn same_bytes(shipment: &Shipment<'_>) -> Result<()> {
 /// Unpacks the archive into a new folder, and returns the folder inside.
 fn unpack(shipment: &Shipment<'_>) -> Result<PathBuf> {
     let folder = shipment.scratch.join("unpacked");
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
+    remove(&folder)?;
     fs::create_dir_all(&folder)?;
     let archive = shipment.out.join(format!("{}.tar.gz", shipment.name()));
     let mut tar = Command::new("tar");
@@ -102,12 +99,6 @@ fn completes(prefix: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Compares the list of parts with the schema of its format, which a package of pip has.
-fn validate(shipment: &Shipment<'_>) -> Result<()> {
-    let file = shipment.out.join(format!("{}.cdx.json", shipment.name()));
-    parts::validate(shipment.root, &file)
-}
-
 /// Compiles and runs the program with the flags of pkg-config, shared and static.
 fn by_pkg_config(shipment: &Shipment<'_>, prefix: &Path) -> Result<()> {
     let lib = prefix.join("lib");
@@ -131,26 +122,6 @@ fn by_pkg_config(shipment: &Shipment<'_>, prefix: &Path) -> Result<()> {
         cc.args(["-std=c11", "-Wall", "-Werror"]).arg(shipment.root.join(CONSUMER));
         output(cc.arg("-o").arg(&program).args(flags))?;
         says_version(shipment, &program, path)?;
-    }
-    Ok(())
-}
-
-/// Compiles and runs the program with CMake, which finds the library by its files.
-fn by_cmake(shipment: &Shipment<'_>, prefix: &Path) -> Result<()> {
-    setup::cmake()?;
-    let folder = shipment.scratch.join("cmake");
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
-    let mut configure = Command::new("cmake");
-    configure.arg("-S").arg(shipment.root.join("crates/kvmem-capi/tests/cmake"));
-    configure.arg("-B").arg(&folder);
-    configure.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
-    configure.arg(format!("-DPROGRAM={}", shipment.root.join(CONSUMER).display()));
-    output(&mut configure)?;
-    output(Command::new("cmake").arg("--build").arg(&folder))?;
-    for program in ["with_kvmem", "with_static"] {
-        says_version(shipment, &folder.join(program), None)?;
     }
     Ok(())
 }

@@ -3,15 +3,17 @@
 //! An example of `kvmem-cli` writes them, from the options that the command parses with.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use time::OffsetDateTime;
 
+use super::files;
 use crate::run::{output, succeed};
 use crate::say;
 use crate::setup::works;
+use crate::wheel::stage::remove;
 use crate::workspace::{cargo, target_folder};
 
 /// Programs that find faults in manual pages, with their arguments.
@@ -26,9 +28,7 @@ const COMPLETIONS: [(&str, &str); 3] =
 /// `built` already or not.
 pub(super) fn write(root: &Path, folder: &Path, epoch: u64, built: bool) -> Result<()> {
     let date = OffsetDateTime::from_unix_timestamp(epoch.try_into()?)?.date().to_string();
-    if folder.exists() {
-        fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
-    }
+    remove(folder)?;
     if built {
         let example = target_folder(root)?.join("debug/examples/manual");
         return succeed(Command::new(example).arg(folder).arg(date));
@@ -42,7 +42,7 @@ pub(super) fn write(root: &Path, folder: &Path, epoch: u64, built: bool) -> Resu
 
 /// Formats every page and parses every completion, with the programs that there are.
 pub(super) fn check(folder: &Path) -> Result<()> {
-    let pages = pages(&folder.join("man1"))?;
+    let pages = files(&folder.join("man1"))?;
     ensure!(
         pages.iter().any(|page| page.ends_with("kvmem.1")) && pages.len() > 5,
         "{} holds {} pages: the command has more subcommands",
@@ -76,14 +76,4 @@ pub(super) fn check(folder: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Returns the files of a folder, by name.
-pub(super) fn pages(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
-        files.push(entry?.path());
-    }
-    files.sort();
-    Ok(files)
 }

@@ -7,12 +7,13 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::build::{LINKS, PACKAGES, cargo_home};
-use super::{Shipment, manual};
+use super::{Shipment, files};
 use crate::layout::{self, Parts};
 use crate::notices;
 use crate::run::output;
 use crate::say;
 use crate::venv;
+use crate::wheel::stage::remove;
 
 /// The text that explains the archive, with places for the version and for what it needs.
 const README: &str = include_str!("README.md");
@@ -37,16 +38,14 @@ const COMPLETIONS: [(&str, &str); 3] = [
 pub(super) fn fill(shipment: &Shipment<'_>, built: &Path) -> Result<()> {
     let Shipment { root, triple, version, scratch, .. } = shipment;
     let stage = shipment.stage();
-    if stage.exists() {
-        fs::remove_dir_all(&stage).with_context(|| format!("cannot empty {}", stage.display()))?;
-    }
+    remove(&stage)?;
     let include = root.join("crates/kvmem-capi/include");
     layout::install_into(&stage, built, &include, version, Parts::Shipped)
         .with_context(|| format!("cannot lay out {}", stage.display()))?;
     copy(&built.join("kvmem"), &stage.join("bin/kvmem"))?;
 
     let manual = scratch.join("manual");
-    for page in manual::pages(&manual.join("man1"))? {
+    for page in files(&manual.join("man1"))? {
         let name = page.file_name().context("a page has no name")?;
         copy(&page, &stage.join("share/man/man1").join(name))?;
     }

@@ -12,10 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 
-use crate::programs::{self, ProgramKind};
-use crate::run::succeed;
-use crate::step::Report;
+use crate::run::{output, succeed};
 use crate::workspace::{cargo, target_folder};
 
 /// The folder in the archive.
@@ -26,17 +25,18 @@ const SCRIPT: &str = include_str!("run.sh");
 /// Builds the archive, and returns its path.
 pub(super) fn make(root: &Path) -> Result<PathBuf> {
     let target = target_folder(root)?;
-    let mut report = Report::default();
-    let tests = ["test", "--locked", "--package", "kvmem", "--test", "it", "--no-run"];
-    let programs = programs::build(root, &mut report, "gpu: the test program", &tests);
-    let test = programs.iter().find(|program| program.kind == ProgramKind::Test);
-    let test = test.context("cargo has built no test program `it`: see its output above")?;
+    let mut tests = Command::new(cargo());
+    tests.current_dir(root).args(["test", "--locked", "--package", "kvmem", "--test", "it"]);
+    let built = output(tests.args(["--no-run", "--message-format=json-render-diagnostics"]))?;
+    let messages = built.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let test = messages.filter_map(|one| Some(one["executable"].as_str()?.to_owned())).last();
+    let test = test.context("cargo has built no test program `it`")?;
     let mut build = Command::new(cargo());
     build.current_dir(root).args(["build", "--profile", "bench", "--locked"]);
     build.args(["--package", "kvmem-lab", "--bin", "kvmem-lab"]);
     succeed(&mut build)?;
     let folder = target.join(NAME);
-    fill(&folder, &test.path, &target.join("release/kvmem-lab"))?;
+    fill(&folder, Path::new(&test), &target.join("release/kvmem-lab"))?;
     let archive = target.join(format!("{NAME}.tar.gz"));
     let mut tar = Command::new("tar");
     tar.arg("-C").arg(&target).arg("-czf").arg(&archive).arg(NAME);

@@ -1,20 +1,28 @@
-//! *Build*: the command, the C library and the extension module of one target, as a wheel.
+//! *Build*: the command, the C library and the extension module of one architecture, as a wheel.
 //!
 //! Two builds of one commit give the same bytes, wherever the repository lies: folders of the
 //! builder are replaced in messages and file names (`--remap-path-prefix`), and time stamps are
 //! those of the commit (`SOURCE_DATE_EPOCH`).
+//!
+//! Zig links a copy of LLVM's libunwind into everything. A program may keep its own, but a library
+//! must not. When a thread ends by `pthread_exit` or is cancelled, glibc unwinds its stack with
+//! `libgcc_s.so.1`, and calls Rust's personality function for each frame. Inside of a library with
+//! a copy, that function would hand libgcc's state to libunwind, and the process would die. Python
+//! ends threads this way when it exits. A library is therefore linked against `libgcc_s.so.1`,
+//! which every system with glibc has. The linker needs its names and versions only, so it gets a
+//! library of empty functions: `unwinder.c`, `unwinder.map`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use super::stage::remove;
-use super::target::{GLIBC, Target};
-use super::{stage, unwinder};
+use super::{GLIBC, stage};
 use crate::dist::build::{LINKS, cargo_home, flags, standard_library};
-use crate::dist::epoch;
+use crate::dist::{epoch, files};
+use crate::run::shown;
 use crate::say;
 use crate::venv::Environment;
 
@@ -23,89 +31,70 @@ pub(crate) fn build(
     root: &Path,
     work: &Path,
     tools: &Environment,
-    target: Target,
+    machine: &str,
     out: &Path,
 ) -> Result<PathBuf> {
-    standard_library(&target.triple())?;
-    let recipe = Recipe { root, work, tools };
-    let machine = target.machine();
+    let glibc = format!("{}.{}", GLIBC.0, GLIBC.1);
+    let triple = format!("{machine}-unknown-linux-gnu");
+    standard_library(&triple)?;
+    let (flags, epoch) = (flags(root)?, epoch(root)?.to_string());
+    // A command with the flags of the compiler and the time stamp.
+    let tool = |name: &str| {
+        let mut command = Command::new(tools.program(name));
+        command.current_dir(root).env("PATH", tools.path()).env("CARGO_TARGET_DIR", work);
+        command.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", &flags);
+        command.env("SOURCE_DATE_EPOCH", &epoch);
+        command
+    };
 
-    let unwinder = unwinder::make(tools, target, &work.join("unwinder").join(machine))?;
+    let folder = work.join("unwinder").join(machine);
+    fs::create_dir_all(&folder)?;
+    let (sources, unwinder) = (root.join("xtask/src/wheel"), folder.join("libgcc_s.so.1"));
+    let versions = format!("-Wl,--version-script={}", sources.join("unwinder.map").display());
+    let mut cc = tool("python");
+    cc.args(["-m", "ziglang", "cc", "-shared", "-nostdlib", "-Wl,-soname,libgcc_s.so.1"]);
+    cc.args(["-target", &format!("{machine}-linux-gnu.{glibc}"), &versions, "-o"]);
+    cc.arg(&unwinder).arg(sources.join("unwinder.c"));
+    shown(&format!("{machine}: names of the unwinder"), &mut cc)?;
     let link_unwinder = format!("link-arg={}", unwinder.display());
 
     // One call each: together the packages would share the features of the library.
-    let triple = format!("{}.{}.{}", target.triple(), GLIBC.0, GLIBC.1);
-    let options = ["--locked", "--profile", "dist", "--target", &triple, "--package"];
-    let mut library = recipe.with_flags(tools.program("cargo-zigbuild"))?;
+    let versioned = format!("{triple}.{glibc}");
+    let options = ["--locked", "--profile", "dist", "--target", &versioned, "--package"];
+    let mut library = tool("cargo-zigbuild");
     library.arg("rustc").args(options).args(["kvmem-capi", "--lib"]);
-    library.args(["--", "-C", &link_unwinder]);
-    super::run_shown(&format!("{machine}: the C library"), &mut library)?;
-    let mut command = recipe.with_flags(tools.program("cargo-zigbuild"))?;
+    shown(&format!("{machine}: the C library"), library.args(["--", "-C", &link_unwinder]))?;
+    let mut command = tool("cargo-zigbuild");
     command.arg("zigbuild").args(options).args(["kvmem-cli", "--bin", "kvmem"]);
-    super::run_shown(&format!("{machine}: the command"), &mut command)?;
-    let built = work.join(target.triple()).join("dist");
+    shown(&format!("{machine}: the command"), &mut command)?;
+    let built = work.join(&triple).join("dist");
     let staged = work.join("stage").join(machine);
     stage::fill(root, &built.join("kvmem"), &built, &staged)?;
 
     // Maturin writes into an empty folder, since its file is found there by being alone.
     let made = work.join("made").join(machine);
     remove(&made)?;
-    let mut maturin = recipe.with_flags(tools.program("maturin"))?;
-    maturin.args(["build", "--locked", "--profile", "dist", "--zig", "--target", &target.triple()]);
-    maturin.args(["--compatibility", &format!("manylinux_{}_{}", GLIBC.0, GLIBC.1)]);
-    maturin.arg("--out").arg(&made);
-    maturin.arg("--interpreter").arg(tools.program("python"));
+    let mut maturin = tool("maturin");
+    maturin.args(["build", "--locked", "--profile", "dist", "--zig", "--target", &triple]);
+    maturin.args(["--compatibility", &format!("manylinux_{}_{}", GLIBC.0, GLIBC.1), "--out"]);
+    maturin.arg(&made).arg("--interpreter").arg(tools.program("python"));
     maturin.arg("--manifest-path").arg(root.join("crates/kvmem-python/Cargo.toml"));
-    maturin.args(["--", "-C", &link_unwinder]);
-    super::run_shown(&format!("{machine}: the wheel"), &mut maturin)?;
-    let wheel = only_file(&made)?;
+    shown(&format!("{machine}: the wheel"), maturin.args(["--", "-C", &link_unwinder]))?;
+    let wheel = files(&made)?.pop().context("maturin has made no wheel")?;
 
-    let mut complete = recipe.with_flags(tools.program("python"))?;
+    let mut complete = tool("python");
     complete.env("PYTHONPATH", root.join("crates/kvmem-python/backend"));
     complete.args(["-m", "kvmem_build"]).arg(&wheel).arg(&staged);
-    super::run_shown(&format!("{machine}: the command and the C library added"), &mut complete)?;
+    shown(&format!("{machine}: the command and the C library added"), &mut complete)?;
 
-    let mut links = Command::new(tools.program("python"));
-    links.arg(root.join(LINKS)).arg(&wheel).arg(format!("--glibc={}.{}", GLIBC.0, GLIBC.1));
+    let mut links = tool("python");
+    links.arg(root.join(LINKS)).arg(&wheel).arg(format!("--glibc={glibc}"));
     for folder in [root, &cargo_home()?] {
         links.arg("--builder").arg(folder);
     }
-    super::run_shown(&format!("{machine}: what the wheel needs"), &mut links)?;
-    let name = wheel.file_name().context("the wheel has no name")?;
-    let to = out.join(name);
+    shown(&format!("{machine}: what the wheel needs"), &mut links)?;
+    let to = out.join(wheel.file_name().context("the wheel has no name")?);
     fs::copy(&wheel, &to).with_context(|| format!("cannot write {}", to.display()))?;
     say!("\n{}: {:.2} MB", to.display(), fs::metadata(&to)?.len() as f64 / 1e6);
     Ok(to)
-}
-
-/// The common part of all commands of one build.
-struct Recipe<'a> {
-    root: &'a Path,
-    work: &'a Path,
-    tools: &'a Environment,
-}
-
-impl Recipe<'_> {
-    /// Returns a command with the flags of the compiler and the time stamp.
-    fn with_flags(&self, program: impl AsRef<std::ffi::OsStr>) -> Result<Command> {
-        let mut command = Command::new(program);
-        command.current_dir(self.root).env("PATH", self.tools.path());
-        command.env("CARGO_TARGET_DIR", self.work);
-        command.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", flags(self.root)?);
-        command.env("SOURCE_DATE_EPOCH", epoch(self.root)?.to_string());
-        Ok(command)
-    }
-}
-
-fn only_file(folder: &Path) -> Result<PathBuf> {
-    let mut files = Vec::new();
-    for entry in
-        fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?
-    {
-        files.push(entry?.path());
-    }
-    match files.as_slice() {
-        [file] => Ok(file.clone()),
-        _ => bail!("{} holds {} files instead of one wheel", folder.display(), files.len()),
-    }
 }

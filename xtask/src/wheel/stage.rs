@@ -24,14 +24,9 @@ pub(crate) fn fill(root: &Path, command: &Path, libraries: &Path, stage: &Path) 
 
     let crate_folder = root.join("crates/kvmem-capi");
     let package = stage.join("package");
-    layout::install_into(
-        &package,
-        libraries,
-        &crate_folder.join("include"),
-        VERSION,
-        Parts::Shipped,
-    )
-    .with_context(|| format!("cannot lay out {}", package.display()))?;
+    let include = crate_folder.join("include");
+    layout::install_into(&package, libraries, &include, VERSION, Parts::Shipped)
+        .with_context(|| format!("cannot lay out {}", package.display()))?;
     let lib = package.join("lib");
     let major = VERSION.split('.').next().unwrap_or(VERSION);
     let name = format!("libkvmem.so.{major}");

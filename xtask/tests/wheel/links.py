@@ -92,13 +92,13 @@ def faults(name: str, content: bytes, glibc: tuple[int, ...], builder: list[str]
     if ".so" in name and UNWINDER not in needs.libraries:
         found.append(
             f"does not link {UNWINDER}, so it has an unwinder of its own, which crashes a process "
-            "that ends a thread inside of it: link what wheel/unwinder.rs makes"
+            "that ends a thread inside of it: link what wheel/build.rs makes"
         )
     if needs.glibc > glibc:
         found.append(f"{needs}, and the tag promises {most}: find the symbol with readelf -V")
     found += [
         f"needs the symbol {symbol}, which glibc {most} lacks: raise the wheel's glibc in "
-        "wheel/target.rs, or call the kernel"
+        "wheel.rs, or call the kernel"
         for symbol in needs.unprovided
     ]
     found += [f"has the run path {path}, which exists on the builder" for path in needs.run_paths]

@@ -59,7 +59,7 @@ programs!(
 // Not under tools that report leaks: the library of the driver is never unloaded.
 #[test]
 fn memory_of_a_gpu_with_a_driver_that_stands_in() {
-    run_with("cuda", Under::Nothing, &[("LD_LIBRARY_PATH", driver_of_gpus())]);
+    run_with("cuda", Under::Nothing, &[("LD_LIBRARY_PATH", &driver_of_gpus())]);
 }
 
 /// Clients of nodes whose servers are in this process.

@@ -40,30 +40,54 @@ pub(crate) fn prefix() -> &'static Path {
         // Test programs run in parallel: each has its own prefix, named without cargo's hash.
         let name = test.file_name().and_then(|name| name.to_str()).expect("a test has a name");
         let prefix = scratch("prefix").join(name.split('-').next().unwrap_or(name));
-        layout::install_into(
-            &prefix,
-            built,
-            &crate_folder().join("include"),
-            env!("CARGO_PKG_VERSION"),
-            layout::Parts::WithTesting,
-        )
-        .expect("the libraries are built and can be copied");
+        let library = std::fs::metadata(built.join("libkvmem_capi.so")).expect("it is built");
+        let time = library.modified().expect("the file system has times");
+        unless_done(
+            "prefix",
+            &format!("{time:?} {:016x}", headers()),
+            || prefix.exists(),
+            || {
+                layout::install_into(
+                    &prefix,
+                    built,
+                    &crate_folder().join("include"),
+                    env!("CARGO_PKG_VERSION"),
+                    layout::Parts::WithTesting,
+                )
+                .expect("the libraries are built and can be copied");
+            },
+        );
         prefix
     })
 }
 
+/// Does something once for a key, for all tests: a test is a process. `name` is that of a file with
+/// the last key.
+fn unless_done(name: &str, key: &str, is_there: impl FnOnce() -> bool, work: impl FnOnce()) {
+    let mut options = File::options();
+    let path = scratch("programs").join(format!("{name}.done"));
+    let file = options.read(true).write(true).create(true).truncate(false).open(path);
+    let mut file = file.expect("the target folder can be written");
+    file.lock().expect("the file can be locked");
+    let mut earlier = String::new();
+    file.read_to_string(&mut earlier).expect("the file can be read");
+    if earlier == key && is_there() {
+        return;
+    }
+    file.set_len(0).expect("the file can be written");
+    work();
+    file.rewind().and_then(|()| file.write_all(key.as_bytes())).expect("the file can be written");
+}
+
 /// Compiles the stand-in for the driver of GPUs, and returns the value of `LD_LIBRARY_PATH` with
 /// which a program finds it.
-pub(crate) fn driver_of_gpus() -> &'static str {
-    static FOLDER: OnceLock<String> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let folder = scratch("cuda");
-        let source = crate_folder().join("../kvmem/tests/standin/cuda.c");
-        let mut cc = Command::new("cc");
-        cc.args(["-shared", "-fPIC", "-pthread", "-o"]).arg(folder.join(Cuda::LIBRARY)).arg(source);
-        succeed(&mut cc);
-        folder.into_os_string().into_string().expect("the target folder has a UTF-8 path")
-    })
+pub(crate) fn driver_of_gpus() -> String {
+    let folder = scratch("programs");
+    let source = crate_folder().join("../kvmem/tests/standin/cuda.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-pthread", "-o"]).arg(folder.join(Cuda::LIBRARY)).arg(&source);
+    compiled(Cuda::LIBRARY, &source, &mut cc);
+    folder.into_os_string().into_string().expect("the target folder has a UTF-8 path")
 }
 
 /// Returns the variable with the path of the vectors that the tests of all languages read.
@@ -117,23 +141,10 @@ pub(crate) fn compiled(name: &str, source: &Path, command: &mut Command) {
     version.expect("the compiler is installed").stdout.hash(&mut hasher);
     std::fs::read(source).expect("the source can be read").hash(&mut hasher);
     headers().hash(&mut hasher);
-    let key = format!("{:016x}\n", hasher.finish());
-
-    let mut options = File::options();
-    let path = scratch("programs").join(format!("{name}.compiled"));
-    let file = options.read(true).write(true).create(true).truncate(false).open(path);
-    let mut file = file.expect("the target folder can be written");
-    file.lock().expect("the file can be locked");
-    let mut earlier = String::new();
-    file.read_to_string(&mut earlier).expect("the file can be read");
     let program = scratch("programs").join(name);
     let writes = command.get_args().any(|argument| argument == program.as_os_str());
-    if earlier == key && (!writes || program.exists()) {
-        return;
-    }
-    file.set_len(0).expect("the file can be written");
-    succeed(command);
-    file.rewind().and_then(|()| file.write_all(key.as_bytes())).expect("the file can be written");
+    let is_there = || !writes || program.exists();
+    unless_done(name, &format!("{:016x}", hasher.finish()), is_there, || drop(succeed(command)));
 }
 
 /// Returns a hash of all headers that a program may include, by their names and contents.
