@@ -11,6 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::run::output;
+use crate::setup::works;
 use crate::step::{Kind, Report};
 use crate::venv;
 use crate::workspace::{cargo, target_folder};
@@ -18,15 +19,17 @@ use crate::workspace::{cargo, target_folder};
 /// The folder of the lists.
 const LISTS: &str = "target/xtask";
 
-/// Returns the command of nextest, `nextest` and then `args`: of the environment of tools, or as
-/// it is installed.
+/// Returns the command of nextest with `args`: as it is installed, or of the environment of tools,
+/// whose other programs the tests do not see.
 pub(crate) fn nextest(root: &Path, args: &[&str]) -> Result<Command> {
-    let mut nextest = Command::new(cargo());
-    nextest.current_dir(root).arg("nextest").args(args).env("NEXTEST_NO_INPUT_HANDLER", "1");
-    if !crate::setup::works(cargo(), &["nextest", "--version"]) {
+    let program = if works(cargo(), &["nextest", "--version"]) {
+        cargo().into()
+    } else {
         let remedy = "cargo-nextest is missing: cargo install --locked cargo-nextest";
-        nextest.env("PATH", venv::tools(root).context(remedy)?.path());
-    }
+        venv::tools(root).context(remedy)?.program("cargo-nextest")
+    };
+    let mut nextest = Command::new(program);
+    nextest.current_dir(root).env("CARGO", cargo()).arg("nextest").args(args);
     Ok(nextest)
 }
 
