@@ -127,6 +127,10 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         python: has_python,
     };
     let mut tasks = Vec::new();
+    // They take longest, because they wait most.
+    if has_python {
+        tasks.extend(python::tasks(root, wanted(Group::Python), has_engine));
+    }
     if wanted(Group::Fmt) {
         tasks.push(Task::new("fmt", "fmt", |report| rust::fmt(root, report)));
     }
@@ -134,9 +138,6 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         tasks.extend(rust::quick(root));
     }
     tasks.extend(rust::programs(root, programs));
-    if has_python {
-        tasks.extend(python::tasks(root, wanted(Group::Python), has_engine));
-    }
     if wanted(Group::Prose) {
         tasks.push(Task::new("prose", "prose", |report| {
             deploy::tests(root, Path::new("kvmem"), "prose", report);

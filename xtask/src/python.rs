@@ -178,8 +178,8 @@ fn test(
     let mut tests = Command::new(python);
     tests.current_dir(root.join("target/python"));
     tests.args(["-m", "pytest", "-q", "-rfEsR", "-p", "no:cacheprovider"]);
-    // Most tests wait for something: two processes of pytest, each with whole files.
-    tests.args(["--durations", "30", "--numprocesses", "2", "--dist", "loadfile"]);
+    // Most tests wait for something: four processes of pytest, each with whole files.
+    tests.args(["--durations", "30", "--numprocesses", "4", "--dist", "loadfile"]);
     tests.args(["--reruns", "1", "--reruns-delay", "10"]);
     // The processes of an engine import thousands of modules. Their bytecode is stored, apart from
     // the sources and from the wheels, which are unpacked without any.

@@ -1,9 +1,9 @@
 //! *Schedule*: tasks side by side, as many as the machine has room for.
 //!
 //! A task is some steps that run one after the other in a thread of their own. It can wait for
-//! tasks before it in the list, by name, and hold *tools* that one task at a time may use: a target
-//! folder that cargo locks, the machine's hugepages. The first task of the list that may start
-//! starts next, so those that take long, or that others wait for, come first.
+//! other tasks by name, and hold *tools* that one task at a time may use: a target folder that cargo
+//! locks, the machine's hugepages. The first task of the list that may start starts next, so those
+//! that take long, or that others wait for, come first.
 //!
 //! Two processors are best used by three tasks, because most tests wait for something some of
 //! their time. Tasks in the background compute all the time: builds, model checks, fuzzers. Their
@@ -79,17 +79,17 @@ impl<'a> State<'a> {
     /// Takes the task that should start next, if any may start.
     fn take(&mut self, processors: usize) -> Option<Task<'a>> {
         let computing = self.running.iter().filter(|(.., background)| *background).count();
-        let may_start = |(at, task): (usize, &Task<'_>)| {
+        let may_start = |task: &Task<'_>| {
             let is_open = |name: &&str| {
                 self.running.iter().any(|(running, ..)| running == name)
-                    || self.waiting[..at].iter().any(|before| before.name == *name)
+                    || self.waiting.iter().any(|other| other.name == *name)
             };
             let is_used = |tool| self.running.iter().any(|(_, tools, _)| tools.contains(tool));
             (!task.background || computing < processors)
                 && !task.after.iter().any(is_open)
                 && !task.tools.iter().any(is_used)
         };
-        let at = self.waiting.iter().enumerate().position(may_start)?;
+        let at = self.waiting.iter().position(may_start)?;
         let task = self.waiting.remove(at);
         self.running.push((task.name, task.tools.clone(), task.background));
         Some(task)
