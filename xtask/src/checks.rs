@@ -120,6 +120,7 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
     let has_python = wanted(Group::Python) || has_engine;
     let programs = rust::Wanted {
         tests: wanted(Group::Test),
+        quick: options.groups.is_empty() && !options.all,
         lab: wanted(Group::Lab),
         examples: wanted(Group::Examples),
         chaos: wanted(Group::Chaos),

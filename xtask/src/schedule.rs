@@ -1,9 +1,9 @@
 //! *Schedule*: tasks side by side, as many as the machine has room for.
 //!
 //! A task is some steps that run one after the other in a thread of their own. It can wait for
-//! other tasks by name, and hold *tools* that one task at a time may use: a target folder that cargo
-//! locks, the machine's hugepages. The first task of the list that may start starts next, so those
-//! that take long, or that others wait for, come first.
+//! other tasks by name, and hold *tools* that one task at a time may use: a target folder that
+//! cargo locks, the machine's hugepages. The first task of the list that may start starts next, so
+//! those that take long, or that others wait for, come first.
 //!
 //! Two processors are best used by three tasks, because most tests wait for something some of
 //! their time. Tasks in the background compute all the time: builds, model checks, fuzzers. Their
@@ -173,7 +173,9 @@ mod tests {
     fn lanes_are_all_used_and_a_panic_is_a_failure() {
         let together = std::sync::Barrier::new(3);
         // Return only when three tasks run at once.
-        let wait = |_: &mut Report| drop(together.wait());
+        let wait = |_: &mut Report| {
+            together.wait();
+        };
         let mut tasks: Vec<Task<'_>> =
             ["x", "y", "z"].map(|name| Task::new("test", name, wait)).into();
         tasks.push(Task::new("test", "panics", |_| panic!("on purpose")));

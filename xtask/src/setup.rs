@@ -134,16 +134,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_a_working_command_from_a_missing_or_failing_one() {
-        assert!(works("true", &[]));
-        assert!(!works("false", &[]));
-        assert!(!works("kvmem-no-such-program", &[]));
-    }
-
-    #[test]
     fn the_loader_knows_whole_names() {
         // Every Rust program needs this library.
-        assert!(has_library("libc.so.6"));
+        assert!(has_library("libc.so.6") && !works("kvmem-no-such-program", &[]));
         assert!(!has_library("libc.so") && !has_library("c.so.6"));
     }
 }

@@ -49,6 +49,8 @@ pub(super) fn doc(root: &Path, report: &mut Report) {
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) tests: bool,
+    /// Without the tests of the night.
+    pub(super) quick: bool,
     /// The tests of the laboratory.
     pub(super) lab: bool,
     pub(super) examples: bool,
@@ -67,6 +69,8 @@ impl Wanted {
 
 /// The tests that change limits of the machine, and count what is left of its hugepages.
 const ALONE: &str = "binary(=alone)";
+/// The tests that repeat others under valgrind, and take as long as all others of their crate.
+const NIGHTLY: &str = "test(/::in_valgrind$/)";
 /// The tests of the laboratory.
 const LAB: &str = "package(=kvmem-lab)";
 
@@ -91,7 +95,8 @@ pub(super) fn programs(root: &Path, wanted: Wanted) -> Vec<Task<'_>> {
     if tests {
         let alone = program("test", "test: alone", ALONE.to_owned());
         tasks.push(alone.with(MACHINE));
-        tasks.push(program("test", "test", format!("not ({ALONE} | {LAB})")));
+        let left_out = if wanted.quick { NIGHTLY } else { "none()" };
+        tasks.push(program("test", "test", format!("not ({ALONE} | {LAB} | {left_out})")));
     }
     if lab {
         tasks.push(program("lab", "lab", LAB.to_owned()));
@@ -111,7 +116,7 @@ pub(super) fn programs(root: &Path, wanted: Wanted) -> Vec<Task<'_>> {
     if tests {
         let doc = move |report: &mut Report| {
             let mut doc = cargo_in(root, &["test", "--locked", "--doc", "--workspace"]);
-            report.command("test: doc", Kind::Tests, doc.args(["--exclude", "kvmem-lab"]));
+            report.command("test: doc", Kind::Tests, &mut doc);
         };
         tasks.push(Task::new("test", "doc tests", doc).after(BUILD).with(TARGET).background());
     }

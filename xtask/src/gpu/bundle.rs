@@ -29,7 +29,7 @@ pub(super) fn make(root: &Path) -> Result<PathBuf> {
     tests.current_dir(root).args(["test", "--locked", "--package", "kvmem", "--test", "it"]);
     let built = output(tests.args(["--no-run", "--message-format=json-render-diagnostics"]))?;
     let messages = built.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let test = messages.filter_map(|one| Some(one["executable"].as_str()?.to_owned())).last();
+    let test = messages.filter_map(|one| Some(one["executable"].as_str()?.to_owned())).next_back();
     let test = test.context("cargo has built no test program `it`")?;
     let mut build = Command::new(cargo());
     build.current_dir(root).args(["build", "--profile", "bench", "--locked"]);
