@@ -6,7 +6,7 @@
 //! passed, N failed`. Every test counts once, and so does every step that does not consist of
 //! tests.
 //!
-//! A run without a choice of groups ends in ten minutes on two processors. [`NIGHTLY`] has the
+//! A run without a choice of groups is to end in ten minutes on two processors. [`NIGHTLY`] has the
 //! groups that it leaves out; CONTRIBUTING.md says why.
 //!
 //! - [`rust`]: formats, lints, tests, examples and documentation of the workspace,
@@ -50,7 +50,7 @@ pub(crate) struct TestOptions {
     #[arg(long, conflicts_with = "groups")]
     all: bool,
     /// Run only these groups of steps (default: all but `quick`, which is a part of the others, and
-    /// those of the night: `lab`, `engine`, `site`, `dynamo`).
+    /// those of the night: `lab`, `engine`, `shuttle`, `site`, `dynamo`).
     #[arg(value_enum, value_name = "GROUP")]
     groups: Vec<Group>,
 }
@@ -101,7 +101,7 @@ enum Group {
 }
 
 /// The groups that run every night and before a release.
-const NIGHTLY: [Group; 4] = [Group::Lab, Group::Engine, Group::Site, Group::Dynamo];
+const NIGHTLY: [Group; 5] = [Group::Lab, Group::Engine, Group::Shuttle, Group::Site, Group::Dynamo];
 
 /// Cargo's target folder of the workspace, which one command at a time may use.
 const TARGET: &str = "target";
