@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 
-use crate::dist::files;
+use crate::dist::{files, remove};
 use crate::engines;
 use crate::engines_matrix;
 use crate::layout::copy_folder;
@@ -146,8 +146,8 @@ fn pack(root: &Path, python: &Path, built: &Path, report: &mut Report) -> Option
         let module = built.join("lib_kvmem.so");
         fs::copy(&module, files_of.join("_kvmem.abi3.so"))
             .with_context(|| module.display().to_string())?;
-        stage::remove(&wheels)?;
-        stage::remove(&folder.join("metadata"))?;
+        remove(&wheels)?;
+        remove(&folder.join("metadata"))?;
         let mut metadata = Command::new(python.with_file_name("maturin"));
         metadata.current_dir(&package).args(["pep517", "write-dist-info", "--metadata-directory"]);
         output(metadata.arg(folder.join("metadata")).arg("--interpreter").arg(python))?;

@@ -8,12 +8,11 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use super::{Shipment, archive, build, manual};
+use super::{Shipment, archive, build, manual, remove};
 use crate::run::{output, succeed};
 use crate::say;
 use crate::setup::{self, works};
 use crate::step::Report;
-use crate::wheel::stage::remove;
 
 /// The program that uses the library.
 const CONSUMER: &str = "xtask/src/dist/consumer.c";

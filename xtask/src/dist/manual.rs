@@ -9,11 +9,10 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use time::OffsetDateTime;
 
-use super::files;
+use super::{files, remove};
 use crate::run::{output, succeed};
 use crate::say;
 use crate::setup::works;
-use crate::wheel::stage::remove;
 use crate::workspace::{cargo, target_folder};
 
 /// Programs that find faults in manual pages, with their arguments.

@@ -7,13 +7,12 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::build::{LINKS, PACKAGES, cargo_home};
-use super::{Shipment, files};
+use super::{Shipment, files, remove};
 use crate::layout::{self, Parts};
 use crate::notices;
 use crate::run::output;
 use crate::say;
 use crate::venv;
-use crate::wheel::stage::remove;
 
 /// The text that explains the archive, with places for the version and for what it needs.
 const README: &str = include_str!("README.md");

@@ -18,10 +18,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::stage::remove;
 use super::{GLIBC, stage};
 use crate::dist::build::{LINKS, cargo_home, flags, standard_library};
-use crate::dist::{epoch, files};
+use crate::dist::{epoch, files, remove};
 use crate::run::shown;
 use crate::say;
 use crate::venv::Environment;

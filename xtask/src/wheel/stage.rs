@@ -11,6 +11,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::dist::remove;
 use crate::layout::{self, Parts};
 use crate::workspace::VERSION;
 
@@ -36,14 +37,4 @@ pub(crate) fn fill(root: &Path, command: &Path, libraries: &Path, stage: &Path) 
     fs::rename(lib.join(format!("libkvmem.so.{VERSION}")), lib.join(&name))?;
     fs::write(lib.join("libkvmem.so"), format!("/* For the linker. */\nINPUT({name})\n"))?;
     Ok(())
-}
-
-/// Removes a folder, if it exists.
-pub(crate) fn remove(folder: &Path) -> Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
-        }
-        _ => Ok(()),
-    }
 }
