@@ -213,9 +213,10 @@ def exceptions() -> str:
     """Returns the table of all exceptions: name, what else each of them is, and its meaning."""
     rows = ["| exception | also a | meaning |\n", "|---|---|---|\n"]
     for package in WITH_ERRORS:
-        module = importlib.import_module(f"kvmem{package}.errors")
+        module = importlib.import_module(f"kvmem{package}")
         for name, kind in inspect.getmembers(module, inspect.isclass):
-            if kind.__module__ != module.__name__ or not issubclass(kind, kvmem.KvmemError):
+            owners = (kind.__module__, kind.__module__.rpartition(".")[0])
+            if module.__name__ not in owners or not issubclass(kind, kvmem.KvmemError):
                 continue
             others = [each for each in kind.__mro__[1:] if each.__module__ == "builtins"]
             nearest = [

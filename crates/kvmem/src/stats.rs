@@ -1,8 +1,8 @@
 //! *Stats*: tables of statistics. A row is a field: its meaning, its name, its type, its metric.
 //!
-//! [`stats!`](crate::stats) makes the structure of Rust from a table, and [`Stats`] describes it:
-//! the structure of C and its comments, the class of Python, the metrics and the rows of their page
-//! follow the table. Python's build script reads the tables as text: a field begins its line.
+//! `stats!` makes the structure of Rust from a table, and [`Stats`] describes it: the structure of
+//! C and its comments, the class of Python, the metrics and the rows of their page follow the
+//! table. Python's build script reads the tables as text: a field begins its line.
 
 use std::fmt;
 
