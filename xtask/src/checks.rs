@@ -50,7 +50,7 @@ pub(crate) struct TestOptions {
     #[arg(long, conflicts_with = "groups")]
     all: bool,
     /// Run only these groups of steps (default: all but `quick`, which is a part of the others, and
-    /// those of the night: `lab`, `engine`, `shuttle`, `site`, `dynamo`).
+    /// those of the night: `lab`, `engine`, `shuttle`, `fuzz`, `site`, `dynamo`).
     #[arg(value_enum, value_name = "GROUP")]
     groups: Vec<Group>,
 }
@@ -101,7 +101,8 @@ enum Group {
 }
 
 /// The groups that run every night and before a release.
-const NIGHTLY: [Group; 5] = [Group::Lab, Group::Engine, Group::Shuttle, Group::Site, Group::Dynamo];
+const NIGHTLY: [Group; 6] =
+    [Group::Lab, Group::Engine, Group::Shuttle, Group::Fuzz, Group::Site, Group::Dynamo];
 
 /// Cargo's target folder of the workspace, which one command at a time may use.
 const TARGET: &str = "target";

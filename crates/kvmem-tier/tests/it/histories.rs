@@ -262,7 +262,7 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64, damages: bool) -> Out
 #[test]
 fn what_was_acknowledged_is_found_and_nothing_else() {
     let rounds = std::env::var("KVMEM_TEST_ROUNDS").ok().and_then(|n| n.parse().ok());
-    let rounds = rounds.unwrap_or(100);
+    let rounds = rounds.unwrap_or(40);
     let (mut sum, mut histories) = (Outcome::default(), 0);
     let mut add = |one: Outcome| {
         histories += 1;
