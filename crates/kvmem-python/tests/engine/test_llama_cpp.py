@@ -130,7 +130,7 @@ def test_a_state_is_stored_once(llama: Llama, model: Path, cache: kvmem.NodeCach
     assert prefixes.store(tokens) == prefixes.store(tokens) == 400
     stats = prefixes.stats()
     assert (stats.stored, stats.present) == (1, 1)
-    with pytest.raises(kvmem.InvalidArgumentError, match="has 400 tokens, and 399 are given"):
+    with pytest.raises(kvmem.InvalidArgumentError, match="has 400 tokens, and 399 were passed"):
         prefixes.store(tokens[:399])
 
 
