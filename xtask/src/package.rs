@@ -125,7 +125,7 @@ fn deny(root: &Path, report: &mut Report) {
     };
     let mut offline = deny(&["--offline", "check", "bans", "licenses", "sources"]);
     report.command("package: dependencies by deny.toml", Kind::Plain, &mut offline);
-    // A database that cannot be fetched says nothing about the dependencies.
+    // Without the database, nothing is known about advisories: the check is skipped, and says so.
     if succeed(deny(&["fetch", "db"]).stderr(Stdio::null())).is_err() {
         say!("(the database of advisories cannot be fetched: they are not compared)");
         return;

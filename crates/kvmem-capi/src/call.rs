@@ -120,7 +120,7 @@ impl<T> PlaceList<T> {
 /// Returns a list of the caller: NULL only with `capacity` 0.
 ///
 /// # Safety
-/// That of [`place`] for `count`, and for `capacity` places at `pointer`.
+/// The caller promises what [`place`] requires for `count`, and for `capacity` places at `pointer`.
 pub(crate) unsafe fn place_list<T>(
     pointer: *mut T,
     capacity: u64,

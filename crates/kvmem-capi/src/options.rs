@@ -81,7 +81,7 @@ macro_rules! choice {
 }
 pub(crate) use choice;
 
-/// Makes the error of a member that is none of the choices.
+/// Makes the error for a member whose number is not among the choices.
 #[cold]
 pub(crate) fn no_choice(value: u32, member: &str, choices: &[&str]) -> CallError {
     let (last, others) = choices.split_last().expect("a choice has constants");

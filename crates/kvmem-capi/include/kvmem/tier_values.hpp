@@ -62,7 +62,7 @@ struct DiskTierResult {
 
 namespace detail {
 
-/// What a disk tier and a set of them have in common.
+/// The calls that a disk tier and a set of disk tiers share.
 class TierValues : public LowerTier {
 public:
     /// Stores a value under a key, and replaces the key's value. Returns false if it is too long

@@ -185,7 +185,7 @@ fn build(bytes: u64, hot: Vec<u64>, rings: &[Arc<dyn Registrar>]) -> Result<Pool
             }
         };
     let (populating, registering) = (Arc::clone(&bar), Arc::clone(&bar));
-    // A size that cannot be addressed becomes the maximum, which fails.
+    // A size above the address space becomes the largest one, which no machine can map.
     let built = Pool::builder(usize::try_from(bytes).unwrap_or(usize::MAX))
         .hot_sizes(hot)
         .registrars(rings.iter().cloned())

@@ -38,7 +38,7 @@ def tensor(
       tensors: the caller must not write to this one.
 
     Raises :class:`InvalidArgumentError` if the tensor does not fit into the bytes or its elements
-    are not aligned, :class:`InvalidBufferError` for buffers that cannot be used, and
+    are not aligned, :class:`InvalidBufferError` if the buffer is not contiguous, or read-only, and
     :class:`NotInstalledError` without PyTorch."""
     torch = _torch()
     kind = _dtype(torch, dtype)

@@ -1,5 +1,5 @@
-//! What the oracle rejects, and numbers that no test of an allocator reaches. Its answers are those
-//! of the allocators, which each test that the driver runs compares with them.
+//! Violations that the oracle finds, and numbers beyond those of any test of an allocator. Each
+//! test of the driver compares the oracle's answers with the allocator's.
 
 use super::{Oracle, ViolationError};
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::exchange::exchange;
 use crate::bench::beside::BesideProgram;
 
-/// What a process does.
+/// The task of a process in a benchmark of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "lowercase")]
 pub enum NodeRole {

@@ -139,7 +139,7 @@ pub(super) fn turns(
 ) -> Result<Vec<ValueTurn>> {
     let count = memory.count as u64;
     let slots = 2 * count;
-    // Those of a call besides the ones that it replaces, so that nothing is evicted.
+    // Room for the new values of a call beside the values that they replace, so nothing is evicted.
     let blocks = slots + count.max(2 * BATCH as u64);
     // The first read does not wait for pages.
     memory.rooms().for_each(|room| room.fill(0));

@@ -82,7 +82,7 @@ fn files_that_engines_leave_behind() {
     tree.link("proc/5/fd/7", "/dev/shm/vllm_offload_e1.mmap");
     let check = files(&tree, 12 << 10, Verdict::Ok);
     assert!(check.why.contains("process 5"), "{check:?}");
-    // A process that cannot be examined may use the files of no other.
+    // A process whose maps cannot be read may have a file open.
     tree.file("dev/shm/sglang_host_pool_d.mmap", vec![1; 4 << 10]);
     let check = files(&tree, 4 << 10, Verdict::Warn);
     assert!(check.why.contains("sglang_host_pool_d.mmap (SGLang, 4 KiB"), "{check:?}");
