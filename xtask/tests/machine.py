@@ -141,8 +141,10 @@ def processes_of_group(group: int) -> list[int]:
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            # The name may have spaces and brackets: state, parent and group stand behind the last.
-            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+            # The name may have spaces, brackets and bytes that are not UTF-8: state, parent and
+            # group stand behind the last bracket.
+            text = stat.read_text(errors="replace")
+            state, _, its_group = text.rpartition(")")[2].split()[:3]
             if state != "Z" and its_group == str(group):
                 found.append(int(stat.parent.name))
     return found
