@@ -227,12 +227,20 @@ mod tests {
 
     use super::*;
 
+    /// Seconds between two times at which the kernel renews a quota.
+    const PERIOD: f64 = 0.1;
+
     /// A machine that populates, in virtual time.
     struct Populating<'a> {
         /// GiB/s by number of threads.
         speed: &'a dyn Fn(usize) -> f64,
         /// The window in which the threads are stopped for 20 ms.
         stopped: Option<usize>,
+        /// A quota of processors.
+        quota: Option<f64>,
+        /// What remains of the quota's period, and the processor time spent in it, in seconds.
+        period: f64,
+        spent: f64,
         remaining: usize,
         seconds: f64,
         windows: usize,
@@ -241,7 +249,35 @@ mod tests {
 
     impl<'a> Populating<'a> {
         fn new(bytes: usize, speed: &'a dyn Fn(usize) -> f64, stopped: Option<usize>) -> Self {
-            Populating { speed, stopped, remaining: bytes, seconds: 0.0, windows: 0, started: 1 }
+            Populating {
+                speed,
+                stopped,
+                quota: None,
+                period: PERIOD,
+                spent: 0.0,
+                remaining: bytes,
+                seconds: 0.0,
+                windows: 0,
+                started: 1,
+            }
+        }
+
+        /// Returns the seconds that `threads` threads take for work of `busy` seconds. When they
+        /// have spent the quota of a period of 100 ms, the kernel stops them until the next.
+        fn throttled(&mut self, threads: usize, busy: f64) -> f64 {
+            let Some(quota) = self.quota else { return busy };
+            let (n, mut left, mut took) = (threads as f64, busy, 0.0);
+            loop {
+                let can = ((quota * PERIOD - self.spent) / n).max(0.0);
+                if left <= can.min(self.period) {
+                    self.spent += n * left;
+                    self.period -= left;
+                    return took + left;
+                }
+                left -= can.min(self.period);
+                took += self.period;
+                (self.period, self.spent) = (PERIOD, 0.0);
+            }
         }
     }
 
@@ -259,7 +295,8 @@ mod tests {
         fn run(&mut self, threads: usize, len: usize) -> Result<f64, ()> {
             let len = len.min(self.remaining);
             let stopped = if self.stopped == Some(self.windows) { 0.02 } else { 5e-6 };
-            let took = len as f64 / f64::from(1 << 30) / (self.speed)(threads) + stopped;
+            let busy = len as f64 / f64::from(1 << 30) / (self.speed)(threads) + stopped;
+            let took = self.throttled(threads, busy);
             // A thread starts in 20 µs.
             self.seconds += took + threads.saturating_sub(self.started) as f64 * 2e-5;
             self.started = self.started.max(threads);
@@ -320,6 +357,29 @@ mod tests {
                 let share = (4.0 / doubles(cores) + 0.02) / work.seconds;
                 assert!(share >= 0.85, "{cores} cores, window {noisy}: {share}");
             }
+        }
+    }
+
+    #[test]
+    fn a_quota_of_one_and_a_half_processors_is_used_up() {
+        // Measured on two cores: base pages, and huge ones.
+        for (one, gib) in [(3.0, 0.5), (3.0, 2.0), (10.5, 2.0), (10.5, 32.0)] {
+            let speed = |threads: usize| one * threads as f64;
+            let bytes = (gib * f64::from(1 << 30)) as usize;
+            let (mut shares, phases) = (0.0, 40);
+            for phase in 0..phases {
+                let seconds = |work: &dyn Fn(&mut Populating<'_>)| {
+                    let mut populating = Populating::new(bytes, &speed, None);
+                    populating.quota = Some(1.5);
+                    populating.period = PERIOD * f64::from(phase + 1) / f64::from(phases);
+                    work(&mut populating);
+                    populating.seconds
+                };
+                let fixed = |threads| seconds(&|work| _ = work.run(threads, bytes));
+                let chosen = seconds(&|work| do_windows(2, work).unwrap());
+                shares += fixed(1).min(fixed(2)) / chosen / f64::from(phases);
+            }
+            assert!(shares >= 0.9, "{gib} GiB at {one} GiB/s a thread: {shares}");
         }
     }
 

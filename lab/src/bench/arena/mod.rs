@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use self::bump::{Bump, Bumpalo, KvmemArena, MutexArena, PublishedArena};
 pub use self::region::page_size;
 use super::limits;
+use super::machine::Machine;
 use super::suite::{Figures, Run, Skip, Turns, names};
 
 /// Sizes of a bump allocation, in bytes.
@@ -50,6 +51,8 @@ names! {
         Kvmem1 = "kvmem ×1",
         Kvmem2 = "kvmem ×2",
         Kvmem4 = "kvmem ×4",
+        Kvmem8 = "kvmem ×8",
+        Kvmem16 = "kvmem ×16",
         KvmemAuto = "kvmem-auto",
         MapPopulate = "map-populate",
         Touch = "touch",
@@ -63,6 +66,28 @@ names! {
         Thp = "thp",
         Huge = "2m",
         Shared = "shared",
+    }
+}
+
+impl PopulateId {
+    /// The library with fixed numbers of threads.
+    const FIXED: [(Self, usize); 5] = [
+        (Self::Kvmem1, 1),
+        (Self::Kvmem2, 2),
+        (Self::Kvmem4, 4),
+        (Self::Kvmem8, 8),
+        (Self::Kvmem16, 16),
+    ];
+
+    /// Returns the fixed number of threads; `None` if the library or the kernel chooses.
+    fn threads(self) -> Option<usize> {
+        Self::FIXED.iter().find_map(|&(id, threads)| (id == self).then_some(threads))
+    }
+
+    /// Returns the ways for this machine: up to twice as many threads as processors.
+    fn able() -> Vec<Self> {
+        let most = 2 * Machine::here().cores;
+        Self::ALL.into_iter().filter(|id| id.threads().is_none_or(|n| n <= most)).collect()
     }
 }
 
@@ -163,19 +188,16 @@ fn pages(run: &mut Run, reps: u32) -> Result<()> {
         let Some(_) = run.or_skip(&line, mapping::map_populate(pages, size)) else { continue };
         let once = |id| {
             Ok(match id {
-                PopulateId::Kvmem1 => region::populate(pages, size, Some(1))?,
-                PopulateId::Kvmem2 => region::populate(pages, size, Some(2))?,
-                PopulateId::Kvmem4 => region::populate(pages, size, Some(4))?,
-                PopulateId::KvmemAuto => region::populate(pages, size, None)?,
                 PopulateId::MapPopulate => mapping::map_populate(pages, size)?.as_secs_f64(),
                 PopulateId::Touch => mapping::touch(pages, size)?.as_secs_f64(),
+                kvmem => region::populate(pages, size, kvmem.threads())?,
             })
         };
         let skip = |error: Error| match error.downcast::<Errno>() {
             Ok(errno) => Skip(format!("cannot map or populate memory: {errno}")).into(),
             Err(error) => error,
         };
-        run.turns(("populate", &line), &PopulateId::ALL, Turns::of(reps), |id, _| {
+        run.turns(("populate", &line), &PopulateId::able(), Turns::of(reps), |id, _| {
             // Creating hugepages for a memory file after a turn that used base pages would also pay
             // for fetching them from the host; an unmeasured one pays instead.
             if pages == Pages::Shared {
@@ -217,6 +239,10 @@ fn goals(run: &mut Run) {
         let name = format!("populate, {name}: rate over that of map-populate");
         run.at_least(&name, limit, run.over("populate", pair, "GiB/s", lines));
     }
+    let best = PopulateId::FIXED
+        .map(|(fixed, _)| run.over("populate", (PopulateId::KvmemAuto, fixed), "GiB/s", all));
+    let name = "populate, threads chosen: rate over that of the best number";
+    run.at_least(name, 0.9, best.concat());
     run.at_most("map: ms for 1 TiB, untouched", 5.0, run.values("map", "kvmem", "ms", all));
     let resident = run.values("map", "kvmem", "bytes resident", all);
     run.at_most("map: bytes resident after 1 TiB", ((1 << 20) - 1) as f64, resident);
