@@ -1,11 +1,13 @@
 //! *Chunked table*: slots identified by a `u32` that stays valid while the slot is in use.
 //!
-//! Slots live in blocks, so a growing table never moves a slot. The first `FIRST` slots are part of
-//! the table itself, which saves small spaces one step of every access. A stack holds the free ones
-//! among them. The others are in chunks of `CHUNK`; one word per chunk says which of its slots are
-//! free. Chunks with a free slot form a list. A chunk without used slots is freed at once, except
-//! that one is kept for the next slot. The table therefore follows the live set in both directions.
-//! Chunks are short, so a few survivors hold little memory.
+//! Slots live in chunks of `CHUNK`, so a growing table never moves a slot. One word per chunk says
+//! which of its slots are free. Chunks with a free slot form a list. A chunk without used slots is
+//! freed at once, except that one is kept for the next slot. The table therefore follows the live
+//! set in both directions. Chunks are short, so a few survivors hold little memory.
+//!
+//! A stack in front of the words holds the slots freed last, at most half as many as a chunk has.
+//! They are used next, and count as used in the words: in a space whose ranges come and go, most
+//! calls change the stack alone. Slots move between the stack and the words several at a time.
 //!
 //! Every operation takes O(1), except that three vectors with a word per chunk grow and shrink by
 //! copying. A call copies at most one of them: a vector grows before it is full, while the others
@@ -31,6 +33,10 @@ pub(super) const MAX_SLOTS: u32 = NIL - 2 * CHUNK_SLOTS as u32;
 const VECTORS: usize = 3;
 /// Chunks that one call examines to shorten the vectors, or to find a free slot.
 const TRIM: usize = 256;
+/// Chunks of a table that is nearly empty.
+const FEW_CHUNKS: usize = 4;
+/// Length of the stack of slots freed last.
+const RECENT: usize = 32;
 
 /// Plain data that a table can hold.
 pub(super) trait TableSlot: Copy {
@@ -38,16 +44,14 @@ pub(super) trait TableSlot: Copy {
     const EMPTY: Self;
 }
 
-/// Slots, the first `FIRST` of them within the table itself, the others in chunks of `CHUNK`, a
-/// power of two up to 64.
-pub(super) struct ChunkedTable<T, const FIRST: usize, const CHUNK: usize = CHUNK_SLOTS> {
-    first: [T; FIRST],
-    /// The free ones among the first slots, the one freed last at the end.
-    free_first: [u16; FIRST],
-    free_first_len: u32,
-    /// The slots from `FIRST` up. `None` iff the chunk was freed.
+/// Slots in chunks of `CHUNK`, a power of two up to 64.
+pub(super) struct ChunkedTable<T, const CHUNK: usize = CHUNK_SLOTS> {
+    /// Free slots that are used next, the first `recent_len` of these.
+    recent: [u32; RECENT],
+    recent_len: u32,
+    /// The slots. `None` iff the chunk was freed.
     chunks: Vec<Option<Box<[T; CHUNK]>>>,
-    /// For each chunk, a bit for each free slot; 0 if the chunk was freed.
+    /// For each chunk, a bit for each free slot that is not in the stack; 0 if the chunk was freed.
     free: Vec<u64>,
     /// For each chunk, its neighbours in the list that contains it, if one does.
     links: Vec<ChunkLinks>,
@@ -73,20 +77,22 @@ struct ChunkLinks {
     next: u32,
 }
 
-impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST, CHUNK> {
+impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
     const SHIFT: u32 = {
         assert!(CHUNK.is_power_of_two() && CHUNK <= 64);
         CHUNK.ilog2()
     };
     /// The bits of a chunk without used slots.
     const ALL_FREE: u64 = !0 >> (64 - CHUNK);
+    /// Upper bound of the slots in the stack, and of those that enter it from the words at once.
+    const STACK: usize = if CHUNK / 2 < RECENT { CHUNK / 2 } else { RECENT };
+    const REFILL: u32 = (Self::STACK as u32).div_ceil(2);
 
     /// Creates a table for at most `max` slots.
     pub(super) fn new(max: u32) -> Self {
         ChunkedTable {
-            first: [T::EMPTY; FIRST],
-            free_first: std::array::from_fn(|i| (FIRST - 1 - i) as u16),
-            free_first_len: FIRST as u32,
+            recent: [NIL; RECENT],
+            recent_len: 0,
             chunks: Vec::new(),
             free: Vec::new(),
             links: Vec::new(),
@@ -95,7 +101,7 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
             spare_chunk: NIL,
             cursor: 0,
             live: 0,
-            slots: FIRST as u32,
+            slots: 0,
             max: max.min(MAX_SLOTS),
         }
     }
@@ -133,9 +139,9 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
         self.max = max;
     }
 
-    /// Returns the heap bytes, without the first block.
+    /// Returns the heap bytes.
     pub(super) fn bytes(&self) -> usize {
-        (self.slots as usize - FIRST) * size_of::<T>()
+        self.slots as usize * size_of::<T>()
             + self.chunks.capacity() * size_of::<Option<Box<[T; CHUNK]>>>()
             + self.free.capacity() * size_of::<u64>()
             + self.links.capacity() * size_of::<ChunkLinks>()
@@ -144,33 +150,54 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
     /// Puts `value` into a free slot and returns its index.
     #[inline(always)]
     pub(super) fn insert(&mut self, value: T) -> u32 {
-        self.live += 1;
-        // One write for both kinds of slots: `value` stays in registers.
-        let id = match self.free_first_len.checked_sub(1) {
-            Some(len) => {
-                self.free_first_len = len;
-                u32::from(self.free_first[len as usize])
-            }
-            None => self.claim_further(),
-        };
+        let id = self.claim();
         self[id] = value;
         id
     }
 
-    /// Claims a free slot from `FIRST` up, without counting it.
+    /// Claims a free slot.
     #[inline(always)]
-    fn claim_further(&mut self) -> u32 {
+    fn claim(&mut self) -> u32 {
+        self.live += 1;
+        if self.recent_len == 0 {
+            self.refill();
+        }
+        self.recent_len -= 1;
+        self.recent[self.recent_len as usize % RECENT]
+    }
+
+    /// Puts free slots of one chunk on the empty stack, the lowest on top.
+    #[cold]
+    #[inline(never)]
+    fn refill(&mut self) {
         if self.partial == NIL {
             self.add_chunk();
         }
-        self.claim_in(self.partial)
+        let chunk = self.partial;
+        let few = self.free[chunk as usize].count_ones().min(Self::REFILL);
+        for i in (0..few).rev() {
+            self.recent[i as usize % RECENT] = self.claim_in(chunk);
+        }
+        self.recent_len = few;
+    }
+
+    /// Takes all but the `remaining` slots freed last off the stack.
+    #[cold]
+    #[inline(never)]
+    fn flush(&mut self, remaining: u32) {
+        let flushed = self.recent_len.saturating_sub(remaining) as usize % (RECENT + 1);
+        for i in 0..flushed {
+            self.free_in_chunk(self.recent[i]);
+        }
+        self.recent.copy_within(flushed.., 0);
+        self.recent_len -= flushed as u32;
     }
 
     /// Claims a free slot of `chunk`, which has one, without counting it.
     #[inline(always)]
     fn claim_in(&mut self, chunk: u32) -> u32 {
         let free = &mut self.free[chunk as usize];
-        let id = FIRST as u32 + (chunk << Self::SHIFT) + free.trailing_zeros();
+        let id = (chunk << Self::SHIFT) + free.trailing_zeros();
         *free &= *free - 1;
         if *free == 0 {
             self.unlist_partial(chunk);
@@ -191,17 +218,20 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
     pub(super) fn free(&mut self, id: u32) {
         steps::count(1);
         self.live -= 1;
-        if id as usize >= FIRST {
-            return self.free_further(id);
+        if self.recent_len as usize == Self::STACK {
+            self.flush(Self::REFILL);
         }
-        self.free_first[self.free_first_len as usize] = id as u16;
-        self.free_first_len += 1;
+        self.recent[self.recent_len as usize % RECENT] = id;
+        self.recent_len += 1;
+        // Few slots of many: the chunks of those on the stack are freed, too.
+        if self.slots / 4 > self.live + CHUNK as u32 / 4 {
+            self.flush(0);
+        }
     }
 
-    /// Frees a slot from `FIRST` up, without counting it.
-    #[inline(always)]
-    fn free_further(&mut self, id: u32) {
-        let chunk = (id - FIRST as u32) >> Self::SHIFT;
+    /// Marks a slot as free in the word of its chunk.
+    fn free_in_chunk(&mut self, id: u32) {
+        let chunk = id >> Self::SHIFT;
         let free = &mut self.free[chunk as usize];
         let was_full = *free == 0;
         *free |= 1 << (id % CHUNK as u32);
@@ -216,6 +246,7 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
     /// index. Returns `None` if there is no such chunk, or if no free slot was found before it.
     /// Only for slots whose index is not stored outside. O(1).
     pub(super) fn move_slot_down(&mut self) -> Option<(u32, u32)> {
+        self.flush(0);
         let last = self.chunks.len().checked_sub(1)?;
         if matches!(self.chunks.last(), Some(None)) {
             self.trim();
@@ -226,18 +257,12 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
             self.give_back(last as u32);
             return None;
         }
-        let old = FIRST as u32 + ((last as u32) << Self::SHIFT) + used.trailing_zeros();
-        let value = *self.further(old);
-        let new = match self.free_first_len {
-            0 => {
-                let chunk = self.free_chunk_before(last)?;
-                let new = self.claim_in(chunk);
-                self.live += 1;
-                self[new] = value;
-                new
-            }
-            _ => self.insert(value),
-        };
+        let old = ((last as u32) << Self::SHIFT) + used.trailing_zeros();
+        let value = self[old];
+        let chunk = self.free_chunk_before(last)?;
+        let new = self.claim_in(chunk);
+        self.live += 1;
+        self[new] = value;
         self.remove(old);
         Some((old, new))
     }
@@ -258,8 +283,7 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
 
     /// Returns whether the slot exists, in use or not.
     pub(super) fn contains(&self, id: u32) -> bool {
-        let id = id as usize;
-        id < FIRST || self.chunks.get((id - FIRST) >> Self::SHIFT).is_some_and(Option::is_some)
+        self.chunks.get(id as usize >> Self::SHIFT).is_some_and(Option::is_some)
     }
 
     #[cold]
@@ -298,10 +322,10 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
     /// Frees a chunk without used slots, or keeps it for the next slot.
     #[cold]
     fn emptied(&mut self, chunk: u32) {
-        let spare_chunk = std::mem::replace(&mut self.spare_chunk, chunk);
-        if spare_chunk != chunk && self.is_empty(spare_chunk) {
-            self.spare_chunk = spare_chunk.min(chunk);
-            self.give_back(spare_chunk.max(chunk));
+        let before = std::mem::replace(&mut self.spare_chunk, chunk);
+        if before != chunk && self.is_empty(before) {
+            self.spare_chunk = before.min(chunk);
+            self.give_back(before.max(chunk));
         }
     }
 
@@ -327,13 +351,16 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
     /// Removes freed chunks at the end of the vectors.
     #[cold]
     fn trim(&mut self) {
-        if self.slots as usize == FIRST + CHUNK && self.is_empty(self.spare_chunk) {
+        if self.slots as usize == CHUNK && self.is_empty(self.spare_chunk) {
             self.unlist_partial(self.spare_chunk);
-            self.slots = FIRST as u32;
+            self.slots = 0;
             (self.absent, self.spare_chunk) = (NIL, NIL);
             self.chunks.clear();
             self.free.clear();
             self.links.clear();
+        }
+        if self.slots as usize <= FEW_CHUNKS * CHUNK && self.chunks.len() > TRIM {
+            return self.shorten();
         }
         for _ in 0..TRIM {
             let Some(None) = self.chunks.last() else { break };
@@ -356,6 +383,34 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
         } else if long(self.links.capacity()) {
             shrink(&mut self.links);
         }
+    }
+
+    /// Shortens the vectors at once, when few chunks are left and all of them were among the first.
+    /// Reads a word per chunk, and copies few.
+    fn shorten(&mut self) {
+        let spare = self.spare_chunk;
+        if self.is_empty(spare) && spare as usize >= TRIM {
+            self.spare_chunk = NIL;
+            return self.give_back(spare);
+        }
+        let len = self.chunks.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        if len > TRIM {
+            return;
+        }
+        self.chunks.truncate(len);
+        self.free.truncate(len);
+        self.links.truncate(len);
+        self.absent = NIL;
+        for chunk in 0..len {
+            if self.chunks[chunk].is_some() {
+                continue;
+            }
+            let absent = std::mem::replace(&mut self.absent, chunk as u32);
+            self.link(chunk as u32, absent);
+        }
+        shrink(&mut self.chunks);
+        shrink(&mut self.free);
+        shrink(&mut self.links);
     }
 
     /// Lengthens at most one vector. A vector is lengthened while it still has room for the chunks
@@ -397,24 +452,6 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
         self.list_partial(chunk);
         self.slots += CHUNK as u32;
     }
-
-    /// Returns a slot from `FIRST` up.
-    #[inline(always)]
-    fn further(&self, id: u32) -> &T {
-        match &self.chunks[(id as usize - FIRST) >> Self::SHIFT] {
-            Some(chunk) => &chunk[id as usize % CHUNK],
-            None => absent(id),
-        }
-    }
-
-    /// Returns a slot from `FIRST` up.
-    #[inline(always)]
-    fn further_mut(&mut self, id: u32) -> &mut T {
-        match &mut self.chunks[(id as usize - FIRST) >> Self::SHIFT] {
-            Some(chunk) => &mut chunk[id as usize % CHUNK],
-            None => absent(id),
-        }
-    }
 }
 
 /// Makes a vector an eighth longer: slack costs more than growing does.
@@ -432,28 +469,28 @@ fn shrink<E>(vector: &mut Vec<E>) {
     vector.shrink_to(len + len / 8 + VECTORS);
 }
 
-impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> Index<u32>
-    for ChunkedTable<T, FIRST, CHUNK>
-{
+impl<T: TableSlot, const CHUNK: usize> Index<u32> for ChunkedTable<T, CHUNK> {
     type Output = T;
 
-    #[inline]
+    // Without a branch on the index, which would be unpredictable.
+    #[inline(always)]
     fn index(&self, id: u32) -> &T {
         steps::count(1);
-        match self.first.get(id as usize) {
-            Some(slot) => slot,
-            None => self.further(id),
+        match &self.chunks[id as usize >> Self::SHIFT] {
+            Some(chunk) => &chunk[id as usize % CHUNK],
+            None => absent(id),
         }
     }
 }
 
-impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> IndexMut<u32>
-    for ChunkedTable<T, FIRST, CHUNK>
-{
-    #[inline]
+impl<T: TableSlot, const CHUNK: usize> IndexMut<u32> for ChunkedTable<T, CHUNK> {
+    #[inline(always)]
     fn index_mut(&mut self, id: u32) -> &mut T {
         steps::count(1);
-        if (id as usize) < FIRST { &mut self.first[id as usize] } else { self.further_mut(id) }
+        match &mut self.chunks[id as usize >> Self::SHIFT] {
+            Some(chunk) => &mut chunk[id as usize % CHUNK],
+            None => absent(id),
+        }
     }
 }
 

@@ -4,8 +4,6 @@
 //! while they take more than four times the memory that they need, each free moves a few of them
 //! from the end of the table into earlier free slots.
 
-use crate::sync::MODELLED;
-
 use std::ops::{Index, IndexMut, Range};
 
 use super::super::chunked_table::{ChunkedTable, MAX_SLOTS, NIL, TableSlot};
@@ -19,8 +17,6 @@ pub(crate) const RUN: u32 = HELD_BACK - 1;
 /// can be read from it without testing first whether there are any.
 pub(crate) const NULL_HOLE: u32 = 0;
 
-/// Records in the first block. Loom's threads have small stacks, and a new space is created there.
-const FIRST: usize = if MODELLED { 16 } else { 128 };
 /// Records that each free moves while the records take far more memory than they need.
 const MOVES_PER_FREE: usize = 4;
 
@@ -72,7 +68,7 @@ impl TableSlot for Hole {
 }
 
 /// The records of all holes.
-pub(crate) struct Holes(ChunkedTable<Hole, FIRST>);
+pub(crate) struct Holes(ChunkedTable<Hole>);
 
 impl Holes {
     pub(crate) fn new() -> Self {

@@ -114,7 +114,7 @@ impl TableSlot for Split {
 }
 
 /// All splits.
-pub(super) struct Splits(ChunkedTable<Split, 0, CHUNK_SPLITS>);
+pub(super) struct Splits(ChunkedTable<Split, CHUNK_SPLITS>);
 
 /// Returns the id of a list within a split.
 #[inline(always)]

@@ -3,8 +3,6 @@
 //! Node 0, the *sentinel*, closes the ring and is neither used nor free. A used node stores where
 //! its range begins. A free node stores the number of its hole.
 
-use crate::sync::MODELLED;
-
 use std::hint::select_unpredictable;
 use std::ops::Index;
 
@@ -13,9 +11,6 @@ use super::super::chunked_table::{ChunkedTable, NIL, TableSlot};
 
 /// The node that closes the ring.
 pub(crate) const SENTINEL: u32 = 0;
-
-/// Nodes stored within the metadata itself. Loom's threads have small stacks.
-const INLINE_NODES: usize = if MODELLED { 64 } else { 256 };
 
 /// A range in the chain.
 #[derive(Clone, Copy)]
@@ -62,7 +57,7 @@ impl TableSlot for RangeNode {
 }
 
 /// The nodes of all ranges.
-pub(crate) struct RangeChain(ChunkedTable<RangeNode, INLINE_NODES>);
+pub(crate) struct RangeChain(ChunkedTable<RangeNode>);
 
 impl RangeChain {
     /// Creates the chain of no range, whose space ends at `end`, for at most `max_ranges`.
