@@ -47,7 +47,7 @@ impl Heap {
         if size > self.ranges.bins().largest_bound() && size > self.largest_coalesced() {
             return None;
         }
-        let placed = self.allocate_coalesced(size, true)?;
+        let placed = self.allocate_coalesced(size)?;
         self.policy.record(size);
         Some(placed)
     }
@@ -63,15 +63,14 @@ impl Heap {
         }
         // The ranges in the lists stay there: the hole that makes the space roomy is left.
         self.deferred.coalesce_into(&mut self.ranges);
-        let placed = self.allocate_coalesced(size, false)?;
+        let placed = self.allocate_coalesced(size)?;
         self.policy.record(size);
         Some(placed)
     }
 
     /// Allocates `size` bytes when nothing is deferred, except in the quick lists of a roomy space.
-    /// Holes are compared if `weigh`.
     #[inline(always)]
-    fn allocate_coalesced(&mut self, size: u64, weigh: bool) -> Option<Placed> {
+    fn allocate_coalesced(&mut self, size: u64) -> Option<Placed> {
         if !self.has_free_nodes() {
             return self.fit_whole(size, 1);
         }
@@ -80,12 +79,12 @@ impl Heap {
         if apart.is_some() {
             return apart;
         }
-        if let Some(placed) = self.fit(size, weigh) {
+        if let Some(placed) = self.fit(size) {
             return Some(placed);
         }
         let opened = self.close_region() && self.ranges.largest_binned() >= size
             || self.ranges.open_segment(size);
-        opened.then(|| self.fit(size, true)).flatten()
+        opened.then(|| self.fit(size)).flatten()
     }
 
     /// Allocates a small request from the small-object region, and a request that slots exist for

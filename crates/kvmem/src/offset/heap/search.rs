@@ -19,16 +19,16 @@ pub(super) const FLOOR_ENTRIES: usize = 8;
 const EXACT_ENTRIES: usize = 4;
 /// Exact holes that are examined for an aligned one when no nodes are left.
 const MAX_EXACT_SCAN: usize = 1024;
-/// Number of ranges up to which exact holes are compared. The metadata then stays in the cache. In
-/// larger spaces each look at a hole's neighbours costs one or two cache misses, and the choice
-/// gains little.
-const SMALL_SPACE_RANGES: u32 = 1 << 14;
+/// Spaces with more than 1/`SCARCE_PART` of their bytes free place requests in the first hole that
+/// fits: no choice makes a later request fail there.
+const SCARCE_PART: u64 = 4;
 
 impl Heap {
-    /// Allocates `size` bytes from the binned holes: from the best one if `weigh`, which may read
-    /// several, or else from the first one that fits.
+    /// Allocates `size` bytes from the binned holes: from the best of a few where that pays, or else
+    /// from the first one that fits.
     #[inline(always)]
-    pub(super) fn fit(&mut self, size: u64, weigh: bool) -> Option<Placed> {
+    pub(super) fn fit(&mut self, size: u64) -> Option<Placed> {
+        let weigh = self.weighs();
         let lists = self.ranges.bins().lists();
         let own = lists.list_of(size);
         let (mut id, mut found) = (lists.first(own), NIL);
@@ -54,8 +54,25 @@ impl Heap {
         if !weigh {
             return Some(self.ranges.take(found, size, HoleEnd::Low));
         }
+        let (id, end) = self.chosen(found, size);
+        Some(self.ranges.take(id, size, end))
+    }
+
+    /// Returns whether holes are compared: where bytes are scarce, in spaces in which the
+    /// [policy](PlacementPolicy) gains by it.
+    #[inline(always)]
+    fn weighs(&mut self) -> bool {
+        if self.free_bytes() > self.capacity() / SCARCE_PART {
+            return false;
+        }
         self.policy.refresh();
-        let (id, end) = match self.policy.candidates(size) {
+        self.policy.weighs(self.ranges.chain().live())
+    }
+
+    /// Returns the hole to cut, and its end: `found`, the first one that fits, or a better one.
+    #[inline(never)]
+    fn chosen(&self, found: u32, size: u64) -> (u32, HoleEnd) {
+        match self.policy.candidates(size, self.ranges.chain().live()) {
             1 => (
                 found,
                 self.policy.better_end(
@@ -64,17 +81,13 @@ impl Heap {
                 ),
             ),
             candidates => self.best_of(candidates, found, size),
-        };
-        Some(self.ranges.take(id, size, end))
+        }
     }
 
     /// Allocates an exact hole, whose record has been read, or a better one of the same size.
     #[inline(always)]
     fn take_exact(&mut self, id: u32, hole: Hole, weigh: bool) -> Placed {
-        let weighs = weigh
-            && self.policy.weighs_exact(hole.size)
-            && self.ranges.chain().live() <= SMALL_SPACE_RANGES;
-        if weighs {
+        if weigh && self.policy.weighs_exact(hole.size, self.ranges.chain().live()) {
             let best = self.best_exact(id, hole.size);
             return self.ranges.take_whole(best);
         }
@@ -116,8 +129,7 @@ impl Heap {
     /// neighbours lose least by.
     // Out of line: few requests come here.
     #[inline(never)]
-    fn best_exact(&mut self, found: u32, size: u64) -> u32 {
-        self.policy.refresh();
+    fn best_exact(&self, found: u32, size: u64) -> u32 {
         let bins = self.ranges.bins();
         let weigh = |id: u32| self.policy.weigh_exact(size, self.ranges.neighbour_sizes(id));
         let (mut best, mut chosen) = (weigh(found), found);
@@ -146,8 +158,8 @@ impl Heap {
 
     /// Allocates `size` bytes from the binned holes, or from a run of which it opens a segment.
     pub(super) fn fit_or_open(&mut self, size: u64) -> Option<Placed> {
-        let placed = self.fit(size, true);
-        placed.or_else(|| self.ranges.open_segment(size).then(|| self.fit(size, true)).flatten())
+        let placed = self.fit(size);
+        placed.or_else(|| self.ranges.open_segment(size).then(|| self.fit(size)).flatten())
     }
 
     /// Allocates a free range of exactly this size that begins at a multiple of `align`, when no
