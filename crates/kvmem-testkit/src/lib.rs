@@ -15,6 +15,7 @@
 //! | [`workload`] | sizes and lifetimes that drive an allocator | benchmarks, the tour |
 //! | [`simulated`] | a machine with NICs in virtual time, with limits and faults | tests and benchmarks of registration, the C API's tests |
 //! | [`counting_tier`] | a tier that records its calls | tests of a cache's verbs, in every language |
+//! | [`fixture`] | files that earlier versions of a format have written, as text | tests of formats |
 //! | [`random`] | numbers that are the same every time | all tests |
 //!
 //! In [`driver`], [`TestedAllocator`](driver::tested_allocator::TestedAllocator) is what an
@@ -23,6 +24,7 @@
 pub mod codec;
 pub mod counting_tier;
 pub mod driver;
+pub mod fixture;
 pub mod modular;
 pub mod op;
 pub mod oracle;
