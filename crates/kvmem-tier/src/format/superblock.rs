@@ -65,10 +65,10 @@ pub enum SuperblockError {
     /// The block does not begin as a superblock does.
     #[error("it does not begin with \"KvmemDsk\": it is no disk tier")]
     Foreign,
-    /// The block is of a later version.
+    /// The block is of a later version, or of one that no program has written.
     #[error(
-        "its format has version {found}, this program reads versions {OLDEST} to {VERSION}: use a \
-         newer one"
+        "its format has version {found}, and this program reads versions {OLDEST} to {VERSION}: {}",
+        if *found > VERSION { "use a newer kvmem" } else { "use the kvmem that made it" }
     )]
     Version {
         /// The version that it names.

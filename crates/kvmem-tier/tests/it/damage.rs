@@ -203,33 +203,9 @@ fn a_later_version_is_an_error_in_one_copy_as_in_both() {
         copies.iter().for_each(|&copy| set_version(&mut bytes[copy..copy + 4096], 3));
         let error = open(bytes, &values).unwrap_err();
         assert!(matches!(error, TierError::Superblocks { .. }), "{error}");
-        let expected = "version 3, this program reads versions 1 to 2";
+        let expected = "version 3, and this program reads versions 1 to 2";
         assert!(error.to_string().contains(expected), "{error}");
     }
-}
-
-/// Version 1 knows values in one extent, and writes them as version 2 does.
-#[test]
-fn the_version_before_is_read_and_becomes_this_one() {
-    let disk = Disk::new(1 << 20, 1);
-    let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
-    tier.store(&[(b"old", &[1; 9000]), (b"new", &[2; 100])]);
-    tier.checkpoint().unwrap();
-    tier.store(&[(b"newer", &[3; 5000])]);
-    kill(tier, &disk);
-    let mut bytes = disk.bytes();
-    for copy in [0, 4096] {
-        set_version(&mut bytes[copy..copy + 4096], 1);
-    }
-    let disk = Disk::holding(bytes);
-    let version = |disk: &Disk| inspect(disk).unwrap().contents.unwrap().superblock.version;
-    assert_eq!(version(&disk), 1);
-    let (tier, found) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
-    assert_eq!((found.entries, found.dropped), (3, 0));
-    assert_eq!(get(&tier, b"old").unwrap(), [1; 9000]);
-    assert_eq!(get(&tier, b"newer").unwrap(), [3; 5000]);
-    drop(tier);
-    assert_eq!(version(&disk), 2);
 }
 
 /// A value whose bytes have changed is removed, and its blocks are not used again, after a restart

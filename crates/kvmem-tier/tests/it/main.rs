@@ -8,6 +8,7 @@ mod endurance;
 mod failures;
 mod files;
 mod fixed;
+mod formats;
 mod hints;
 mod histories;
 mod inspection;
