@@ -10,7 +10,8 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::MemoryHolderError;
 use super::messages::{
-    HolderAnswer, HolderCall, HolderOutcome, MAX_HOLDER_MESSAGE, RetainedListed, decode, encode,
+    HolderAnswer, HolderCall, HolderOutcome, MAX_HOLDER_MESSAGE, MESSAGES_VERSION, RetainedListed,
+    decode, encode,
 };
 use crate::socket::{self, MAX_DESCRIPTORS, Peer};
 
@@ -172,8 +173,14 @@ impl MemoryHolderClient {
             return Err(failed(Errno::CONNRESET));
         }
         let outcome: Option<HolderOutcome> = decode(&buffer[..packet.len]);
-        let undecodable = MemoryHolderError::BadAnswer { what: "a message of another release" };
-        Ok((outcome.ok_or(undecodable)??, packet.descriptors))
+        let undecodable = || match buffer[0] {
+            MESSAGES_VERSION => MemoryHolderError::BadAnswer { what: "it cannot be decoded" },
+            version => {
+                let (path, pid) = (self.path.display().to_string(), self.pid);
+                MemoryHolderError::HolderVersion { path, pid, version, known: MESSAGES_VERSION }
+            }
+        };
+        Ok((outcome.ok_or_else(undecodable)??, packet.descriptors))
     }
 }
 

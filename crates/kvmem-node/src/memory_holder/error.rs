@@ -110,6 +110,22 @@ pub enum MemoryHolderError {
         /// Why not.
         error: io::Error,
     },
+    /// The memory holder is of a release with another protocol.
+    #[error(
+        "the memory holder at {path} speaks version {version} of its protocol and this program \
+         {known}: use the kvmem that started it, or end process {pid}, which drops the memory that \
+         it holds"
+    )]
+    HolderVersion {
+        /// The path of the socket.
+        path: String,
+        /// The process; 0: its number is not visible to this one.
+        pid: u32,
+        /// The memory holder's version.
+        version: u8,
+        /// The version of this program.
+        known: u8,
+    },
     /// The memory holder's answer is not one that the protocol allows.
     #[error("the memory holder's answer is not possible: {what}")]
     BadAnswer {

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::MemoryHolderCallError;
 
-/// The first byte of each message.
-const MESSAGES_VERSION: u8 = 1;
+/// The first byte of each message. Another encoding of a message is another version.
+pub(super) const MESSAGES_VERSION: u8 = 1;
 
 /// The most bytes of a message. The longest one is the list of all names.
 pub(super) const MAX_HOLDER_MESSAGE: usize = 16 << 10;

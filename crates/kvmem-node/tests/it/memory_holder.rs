@@ -326,3 +326,58 @@ fn silent_and_greedy_clients_do_not_stop_others() {
     drop(others);
     eventually(|| retention.client().list());
 }
+
+/// A memory holder that another release has started: it and its clients say which versions they
+/// speak.
+#[test]
+fn a_memory_holder_of_another_version_is_an_error_that_names_both() {
+    let place = Place::new();
+    let retention = Retention::start(&place, LONG);
+    let client = retention.client();
+    client.put("node", &[file("the memory").as_fd()]).expect("it has none");
+    // A client of another version learns the version of the memory holder.
+    let mut answer = [0; 16 << 10];
+    for version in [0, 2, 0xFF] {
+        let other = raw(&retention.path);
+        for call in 0..8 {
+            assert!(send(&other, &[version, call, 4, b'n', b'o', b'd', b'e'], &[]));
+            let (_, len) = recv(&other, &mut answer[..], RecvFlags::empty()).expect("an answer");
+            // Version, an error, the one of undecodable messages, and the length of this one.
+            assert_eq!(answer[..len], [1, 1, 6, 7]);
+        }
+    }
+    assert_eq!(client.list().expect("a call").len(), 1);
+    // A memory holder of another version, with any answer.
+    for version in [0_u8, 2, 0xFF] {
+        let path = place.socket().with_extension(version.to_string());
+        let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+        let address = SocketAddrUnix::new(&path).expect("a short path");
+        rustix::net::bind(&listener, &address).expect("a new path");
+        rustix::net::listen(&listener, 4).expect("it is bound");
+        let other = std::thread::spawn(move || {
+            let socket = rustix::net::accept(&listener).expect("a client comes");
+            let mut message = [0; 64];
+            for answer in [&[version][..], &[version, 0, 0], &[version; 40]] {
+                let (_, len) = recv(&socket, &mut message[..], RecvFlags::empty()).expect("a call");
+                assert_eq!(message[..len], [1, 3], "the list of names");
+                assert!(send(&socket, answer, &[]));
+            }
+        });
+        let client = MemoryHolderClient::connect(&path).expect("it listens");
+        for _ in 0..3 {
+            let error = client.list().expect_err("it is of another version");
+            let text = error.to_string();
+            assert!(
+                matches!(error, MemoryHolderError::HolderVersion { version: found, known: 1, .. }
+                    if found == version),
+                "{error}"
+            );
+            let end = format!("end process {}", std::process::id());
+            assert!(
+                text.contains(&end) && text.contains("use the kvmem that started it"),
+                "{text}"
+            );
+        }
+        other.join().expect("no panic");
+    }
+}
