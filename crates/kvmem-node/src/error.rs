@@ -24,7 +24,9 @@ pub enum BadIndex {
     },
     /// Another version of kvmem made it.
     #[error(
-        "the index has version {version} and this server knows {known}: use the server that made it"
+        "the index has version {version} and this server knows {known}: use the {} kvmem that made \
+         it",
+        if version > known { "newer" } else { "older" }
     )]
     Version {
         /// The version of the file.

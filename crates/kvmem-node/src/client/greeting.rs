@@ -12,6 +12,7 @@ use super::{ClientError, ConnectOptions};
 use crate::error::CallError;
 use crate::protocol::{
     Answer, Call, MAX_MESSAGE, NO_ANSWER, PROTOCOL_VERSION, Response, Welcome, decode, encode,
+    version_of_welcome,
 };
 use crate::session_file::SessionView;
 use crate::socket;
@@ -111,6 +112,9 @@ pub(super) fn greet(path: &Path, limits: Limits<'_>, token: u64) -> Result<Greet
     let Answer::Welcome(welcome) = answer else {
         return Err(ClientError::Protocol { what: "the server did not answer the greeting" }.into());
     };
+    if welcome.version != PROTOCOL_VERSION {
+        return Err(other_version(welcome.version).into());
+    }
     let Ok([file, sessions]) = <[OwnedFd; 2]>::try_from(descriptors) else {
         return Err(ClientError::Protocol {
             what: "the server answered the greeting without the files of its memory",
@@ -121,6 +125,11 @@ pub(super) fn greet(path: &Path, limits: Limits<'_>, token: u64) -> Result<Greet
     let no_session = || ClientError::Protocol { what: "the server sent an invalid session number" };
     let view = view.map_err(ClientError::Memory)?.ok_or_else(no_session)?;
     Ok(Greeted { socket, file, view, welcome })
+}
+
+/// Returns the error of a client whose server speaks another version.
+fn other_version(known: u32) -> ClientError {
+    CallError::Version { version: PROTOCOL_VERSION, known }.into()
 }
 
 /// Returns the reason for which the server has closed the connection before it read the greeting,
@@ -190,10 +199,18 @@ pub(super) fn exchange(
     if packet.len == 0 {
         return Err(Failure::Transient(Errno::CONNRESET));
     }
-    match decode::<Response>(&buffer[..packet.len]) {
+    let message = &buffer[..packet.len];
+    let is_greeting = matches!(call, Call::Hello { .. });
+    match decode::<Response>(message) {
         Some(Response { result, .. }) => {
             let answer = result.map_err(ClientError::Call)?;
             Ok((answer, packet.descriptors))
+        }
+        None if is_greeting
+            && let Some(known) = version_of_welcome(message)
+            && known != PROTOCOL_VERSION =>
+        {
+            Err(other_version(known).into())
         }
         None => Err(ClientError::Protocol {
             what: "the server sent an answer that this release cannot decode",

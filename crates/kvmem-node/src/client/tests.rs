@@ -1,5 +1,7 @@
 //! Servers that violate the protocol: a client gets errors, and trusts no length.
 
+mod formats;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};

@@ -132,7 +132,9 @@ impl NodeMemory {
         session_file: SessionFile,
     ) -> Result<NodeMemory, NodeError> {
         let got = index.len() as u64;
-        if index.len() < ENTRIES_AT {
+        // An index of another version may be shorter than the tables of this one: its header says
+        // so.
+        if index.len() < SESSIONS_AT {
             return Err(BadIndex::Length { got, expected: ENTRIES_AT as u64 }.into());
         }
         let (got_id, got_len) = identity(&bytes)?;
@@ -189,15 +191,15 @@ impl NodeMemory {
     }
 
     pub(crate) fn header_cell(&self) -> &HeaderCell {
-        // SAFETY: the file has at least `ENTRIES_AT` bytes, and its first page is the header's,
-        // which consists of atomic words. Only this process maps the file, and only through such
-        // cells.
+        // SAFETY: the file has at least the page of the header, as `create` and `of_earlier` see
+        // to, and the header consists of atomic words. Only this process maps the file, and only
+        // through such cells.
         unsafe { &*self.index.base().as_ptr().cast::<HeaderCell>() }
     }
 
     pub(crate) fn sessions(&self) -> &[SessionCell] {
-        // SAFETY: as `header_cell`; the table ends before that of the namespaces, as the format
-        // asserts.
+        // SAFETY: as `header_cell`; the file has all tables, which `create` made so and `attach`
+        // checked, and this one ends before that of the namespaces, as the format asserts.
         unsafe {
             let first = self.index.base().as_ptr().add(SESSIONS_AT).cast::<SessionCell>();
             std::slice::from_raw_parts(first, MAX_SESSIONS)

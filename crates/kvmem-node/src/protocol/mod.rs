@@ -16,13 +16,16 @@
 mod output;
 mod request;
 mod response;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use output::Output;
 pub(crate) use request::{Call, Commit, Key, Request};
 pub use response::SessionListed;
 pub(crate) use response::{Answer, Response, Welcome};
 
-/// The version of the protocol.
+/// The version of the protocol, which both sides must have. Another encoding of a message, and
+/// another layout of the rings or of the session file, is another version.
 pub const PROTOCOL_VERSION: u32 = 5;
 
 /// The most bytes of a message. A longer one is cut off by the kernel and cannot be decoded.
@@ -34,6 +37,13 @@ pub(crate) const NO_ANSWER: u32 = 0;
 /// The number of the first request of a client, its greeting.
 pub(crate) const FIRST_ID: u32 = NO_ANSWER + 1;
 
+/// The place of [`Call::Hello`] among the calls.
+const HELLO: u32 = 0;
+/// The place of [`Answer::Welcome`] among the answers.
+const WELCOME: u32 = 0;
+/// The place of an answer among the results; an error has 1.
+const OK: u32 = 0;
+
 /// The packet that wakes a client which waits for an answer by its ring.
 pub(crate) const BELL: [u8; 1] = [0];
 
@@ -42,6 +52,21 @@ pub(crate) fn encode<T: serde::Serialize>(message: &T, buffer: &mut Vec<u8>) {
     buffer.clear();
     let encoded = postcard::serialize_with_flavor(message, Output(buffer));
     encoded.expect("a vector takes any message");
+}
+
+/// Returns the number of a greeting and the version that it names; `None` if the message is no
+/// greeting. In all versions of the protocol a greeting begins so, whatever follows.
+pub(crate) fn version_of_greeting(message: &[u8]) -> Option<(u32, u32)> {
+    let ((id, call, version), _) = postcard::take_from_bytes::<(u32, u32, u32)>(message).ok()?;
+    (call == HELLO).then_some((id, version))
+}
+
+/// Returns the version that the answer to a greeting names; `None` if the message is an error or
+/// another answer. In all versions of the protocol it begins so, whatever follows.
+pub(crate) fn version_of_welcome(message: &[u8]) -> Option<u32> {
+    let begin = postcard::take_from_bytes::<(u32, u32, u32, u32)>(message).ok()?.0;
+    let (_, result, answer, version) = begin;
+    (result == OK && answer == WELCOME).then_some(version)
 }
 
 /// Decodes a message; `None` if it is no message of the type or has bytes behind it.

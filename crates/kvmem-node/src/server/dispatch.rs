@@ -9,7 +9,8 @@ use crate::error::{CallError, NodeError, Quota, TooMany};
 use crate::format::{MAX_NAMESPACES, MAX_SESSIONS};
 use crate::node::{CommitItem, MAX_BATCH, NamespaceStats, NewSession, NodeStats, SessionIndex};
 use crate::protocol::{
-    Answer, Call, Commit, Key, NO_ANSWER, PROTOCOL_VERSION, Request, SessionListed, Welcome, decode,
+    Answer, Call, Commit, Key, NO_ANSWER, PROTOCOL_VERSION, Request, SessionListed, Welcome,
+    decode, version_of_greeting,
 };
 use crate::socket::{Peer, now_ms};
 
@@ -28,8 +29,17 @@ impl NodeServer {
         let mut runs_only = false;
         let sent = match decode::<Request<'_>>(message) {
             None => {
-                let undecodable = CallError::Undecodable { len: message.len() };
-                connection.answer(NO_ANSWER, Err(undecodable), &[], &mut buffer)
+                // A greeting of another version may have other fields.
+                let other = version_of_greeting(message)
+                    .filter(|(_, version)| *version != PROTOCOL_VERSION)
+                    .filter(|_| matches!(connection.stage, Stage::New));
+                let (id, error) = match other {
+                    Some((id, version)) => {
+                        (id, CallError::Version { version, known: PROTOCOL_VERSION })
+                    }
+                    None => (NO_ANSWER, CallError::Undecodable { len: message.len() }),
+                };
+                connection.answer(id, Err(error), &[], &mut buffer)
             }
             Some(Request { id, call }) => {
                 runs_only = matches!(call, Call::KeepPins);

@@ -2,6 +2,7 @@
 
 mod attacks;
 mod bounds;
+mod formats;
 mod quotas;
 mod service_level;
 
