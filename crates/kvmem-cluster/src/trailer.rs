@@ -6,6 +6,7 @@ use crc_fast::checksum;
 /// Bytes of a trailer.
 pub(super) const TRAILER: usize = 32;
 
+/// The begin of a trailer. The version is a part of it: a value with another trailer is a miss.
 const MAGIC: &[u8; 8] = b"kvmem-n1";
 
 /// Returns the trailer of a value. All numbers are little-endian.
@@ -29,5 +30,14 @@ mod tests {
     #[test]
     fn it_is_crc_32c() {
         assert_eq!(super::crc_of(b"123456789"), 0xE306_9283);
+    }
+
+    /// Another trailer would make misses of all values that clusters have.
+    #[test]
+    fn a_trailer_has_the_bytes_of_version_1() {
+        let trailer = super::of(b"123456789", b"value");
+        assert_eq!(trailer[..16], *b"kvmem-n1\x05\0\0\0\0\0\0\0");
+        assert_eq!(trailer[16..20], 0xE1E0_0363_u32.to_le_bytes());
+        assert_eq!(trailer[20..], [0x83, 0x92, 0x06, 0xE3, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
 }

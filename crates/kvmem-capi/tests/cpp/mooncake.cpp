@@ -696,6 +696,42 @@ static void damaged() {
     CHECK(!with({{10, words[10] + 1}}) && !with({{11, 2 * GIB}}));
 }
 
+/// Data of version 1 is read and written as it always was. Data of another version says so.
+static void versions() {
+    magazines = false;
+    // Base, capacity, unit, limit, magazines, ranges, slots, and the ranges; zeros; the checksum.
+    std::vector<uint64_t> words = {0x6b766d656d4f4101, 4096, GIB, 512, 1000, 0, 2, 66,
+                                   0,                  1024, 1024, 5120};
+    words.resize(8 + 2 * 66);
+    words.push_back(0xfe7738018c31e3f5);
+    const auto bytes_of = [](const std::vector<uint64_t> &from) {
+        std::vector<unsigned char> bytes(8 * from.size());
+        std::memcpy(bytes.data(), from.data(), bytes.size());
+        return bytes;
+    };
+    const auto restored = deserialized(bytes_of(words));
+    CHECK(restored != nullptr && restored->get_metrics().allocated_num_ == 2);
+    CHECK(restored->createHandleAt(4096, 1000) && restored->createHandleAt(4096 + 1024, 5000));
+    auto allocator = make(4096, GIB, 16, 1001, 512);
+    const auto first = allocator->allocate(1000), second = allocator->allocate(5000);
+    CHECK(first && second && serialized(*allocator) == bytes_of(words));
+    for (const auto &[version, age] : {std::pair(0, "older"), {2, "newer"}, {255, "newer"}}) {
+        auto other = words;
+        other[0] = (words[0] & ~uint64_t{0xff}) | static_cast<uint64_t>(version);
+        const auto bytes = bytes_of(other);
+        Reader reader{bytes};
+        try {
+            OffsetAllocator::deserialize_from(reader);
+            CHECK(false);
+        } catch (const std::runtime_error &error) {
+            const std::string text = error.what();
+            CHECK(text.find("version " + std::to_string(version)) != std::string::npos &&
+                  text.find("reads version 1") != std::string::npos &&
+                  text.find(age) != std::string::npos);
+        }
+    }
+}
+
 /// Programs measure and write while other threads allocate and free.
 static void serialized_beside_threads() {
     auto allocator = make(0, GIB);
@@ -736,6 +772,7 @@ int main() {
             restores(before, 4096, seed);
         }
     }
+    versions();
     for (const bool with_magazines : {false, true}) {
         magazines = with_magazines;
         serializes(1, 1);

@@ -210,6 +210,17 @@ private:
     uint64_t sum_ = SNAPSHOT_MAGIC;
 };
 
+/// Throws if a serialized allocator begins as one of another version of the format does.
+inline void require_version(uint64_t magic) {
+    const uint64_t version = magic & 0xff, known = SNAPSHOT_MAGIC & 0xff;
+    if (magic != SNAPSHOT_MAGIC && magic >> 8 == SNAPSHOT_MAGIC >> 8) {
+        throw std::runtime_error("Deserializing OffsetAllocator failed: it has version " +
+                                 std::to_string(version) + ", and this library reads version " +
+                                 std::to_string(known) + ": use the " +
+                                 (version > known ? "newer" : "older") + " kvmem that wrote it");
+    }
+}
+
 /// Throws unless `holds`.
 inline void require(bool holds, const char *what) {
     if (!holds) {
@@ -504,12 +515,13 @@ public:
     /// Reads an allocator that `serialize_to` has written. All its ranges are in use, and have no
     /// handles: `createHandleAt` and `createHandleAtNode` make them. Calls
     /// `serializer.read(address, bytes)`, which throws at the end of the data; passes its
-    /// exceptions on. Throws a std::runtime_error if the data is damaged or was written by the
-    /// original. O(n).
+    /// exceptions on. Throws a std::runtime_error if the data is damaged, was written by the
+    /// original, or has another version of the format. O(n).
     template <typename T>
     static std::shared_ptr<OffsetAllocator> deserialize_from(T &serializer) {
         detail::SnapshotHeader header = {};
         serializer.read(&header, sizeof header);
+        detail::require_version(header.magic);
         detail::require(header.magic == detail::SNAPSHOT_MAGIC, "unknown format");
         detail::require(header.count <= header.slots, "more ranges than slots");
         // Read in pieces: memory is taken only for bytes that are there.
