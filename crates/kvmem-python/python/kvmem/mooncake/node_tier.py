@@ -214,9 +214,16 @@ class Server:
 def _hello(connection: socket.socket) -> mmap.mmap:
     """Receives the memory."""
     packet, descriptors, _flags, _address = socket.recv_fds(connection, _HELLO.size, 1)
-    magic, nbytes = _HELLO.unpack(packet)
-    if magic != MAGIC or len(descriptors) != 1:
-        raise ValueError(f"the server speaks {magic!r} and this helper {MAGIC!r}: update both")
+    # A server of another version may say more, or less.
+    magic = packet[: len(MAGIC)]
+    if magic != MAGIC or len(packet) != _HELLO.size or len(descriptors) != 1:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise ValueError(
+            f"the server speaks {magic!r} and this helper {MAGIC!r}: use one release of kvmem for "
+            "both"
+        )
+    _, nbytes = _HELLO.unpack(packet)
     try:
         return mmap.mmap(descriptors[0], nbytes)
     finally:

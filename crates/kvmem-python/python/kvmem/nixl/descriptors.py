@@ -20,6 +20,8 @@ from ..errors import InvalidArgumentError
 from .errors import NotInPoolError
 
 _MAGIC = b"kvmem-nixl-1"
+_FAMILY = _MAGIC[:-1]
+"""All versions of the format begin like this."""
 _HEAD = struct.Struct("<12sII")
 
 Blocks: TypeAlias = Any
@@ -132,6 +134,12 @@ def unpack(data: bytes) -> tuple[str, list[tuple[int, int]]]:
             numbers = struct.unpack_from(f"<{2 * count}Q", data, body)
             name = data[_HEAD.size : body].decode(errors="replace")
             return name, list(zip(numbers[::2], numbers[1::2], strict=True))
+    magic = data[: len(_MAGIC)]
+    if magic.startswith(_FAMILY) and magic != _MAGIC:
+        raise InvalidArgumentError(
+            f"the descriptors begin with {magic!r}, and this kvmem reads {_MAGIC!r}: use one "
+            "release of kvmem on both sides"
+        )
     raise InvalidArgumentError(
         f"{len(data)} bytes are no descriptors: pass what Agent.descriptors() of the peer has "
         "returned, unchanged"
