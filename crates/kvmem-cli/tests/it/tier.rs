@@ -1,8 +1,10 @@
 //! `kvmem tier`, run as a command on small files.
 
 use std::fs;
+use std::path::Path;
 use std::process::Output;
 
+use kvmem_testkit::fixture::from_text;
 use kvmem_tier::{DiskTier, DiskTierOptions};
 use serde_json::Value;
 use tempfile::TempPath;
@@ -304,5 +306,48 @@ fn invalid_options_end_with_status_2() {
         assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
         assert!(output.stdout.is_empty(), "{arguments:?}");
         assert!(!file.0.exists(), "{arguments:?} leaves a file");
+    }
+}
+
+/// Returns the CRC-32C of bytes, bit by bit.
+fn crc_32c(bytes: &[u8]) -> u32 {
+    let step = |sum: u32, _| sum >> 1 ^ (0x82F6_3B78 * (sum & 1));
+    !bytes.iter().fold(!0, |sum, byte| (0..8).fold(sum ^ u32::from(*byte), step))
+}
+
+/// Files that programs of earlier versions have written, and what a later one may write.
+#[test]
+fn files_of_other_versions_are_read_or_named() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvmem-tier/tests/data");
+    let file = TempFile::new("version");
+    for (name, version, values) in
+        [("disk-tier-v1", 1, 3), ("disk-tier-v2-first", 2, 4), ("disk-tier-v2", 2, 4)]
+    {
+        let text_of = fs::read_to_string(folder.join(name).with_extension("txt")).unwrap();
+        let mut bytes = from_text(&text_of).unwrap();
+        fs::write(&file.0, &bytes).unwrap();
+        let (output, report) = file.json("inspect");
+        assert!(output.status.success(), "{name}: {}", text(&output.stderr));
+        assert_eq!(report["tier"]["format_version"], version, "{name}");
+        assert_eq!(report["tier"]["values"]["count"], values, "{name}");
+        let (output, report) = file.json("verify");
+        assert!(output.status.success(), "{name}: {}", text(&output.stderr));
+        assert_eq!(report["damaged"], 0, "{name}");
+        assert!(fs::read(&file.0).unwrap() == bytes, "{name} was changed");
+        for copy in bytes[..8192].chunks_exact_mut(4096) {
+            copy[8] = 3;
+            copy[12..16].fill(0);
+            let sum = crc_32c(copy);
+            copy[12..16].copy_from_slice(&sum.to_le_bytes());
+        }
+        fs::write(&file.0, &bytes).unwrap();
+        for command in ["inspect", "verify"] {
+            let output = kvmem(&[command, file.path()]);
+            let stderr = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{stderr}");
+            let expected = "version 3, and this program reads versions 1 to 2: use a newer kvmem";
+            assert!(stderr.contains(expected), "{stderr}");
+            assert!(fs::read(&file.0).unwrap() == bytes, "{name} was changed");
+        }
     }
 }

@@ -40,8 +40,9 @@ pub enum TierError {
     /// The device holds something else, or a tier that is damaged or of a later version. Nothing is
     /// overwritten.
     #[error(
-        "the device is not a tier that can be used; its superblocks: {first}; {second}. To make a \
-         new tier of it, and lose what is on it, open it with `format`"
+        "the device is not a tier that can be used; its superblocks: {}. To make a new tier of it, \
+         and lose what is on it, open it with `format`",
+        reasons(*first, *second)
     )]
     Superblocks {
         /// The error of the first one.
@@ -146,6 +147,11 @@ pub enum StoreError {
     /// The device failed, or the journal.
     #[error(transparent)]
     Tier(#[from] TierError),
+}
+
+/// Returns the reasons why two copies cannot be used: the same one once.
+fn reasons(first: SuperblockError, second: SuperblockError) -> String {
+    if first == second { first.to_string() } else { format!("{first}; {second}") }
 }
 
 #[cfg(test)]

@@ -260,6 +260,7 @@ fn a_file_of_a_later_or_an_unknown_version_says_so_and_is_not_changed() {
         let numbers = format!("version {found}, and this program reads versions 1 to {VERSION}");
         let text = error.to_string();
         assert!(text.contains(&numbers) && text.contains(remedy), "{text}");
+        assert_eq!(text.matches("version").count(), 2, "both copies say the same: {text}");
         assert!(inspect(&disk).unwrap().contents.is_err());
         assert!(disk.bytes() == bytes, "it was changed");
     }
