@@ -4,6 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -336,10 +337,21 @@ pub(crate) fn has_ended(descriptor: &OwnedFd) -> bool {
     poll(&mut process, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
-/// Milliseconds since the machine started, suspended time included.
+/// Milliseconds since the machine started, suspended time included. A server in a time namespace
+/// reads the times that another one has left in the memory, so the clock is that of the machine.
 pub(crate) fn now_ms() -> u64 {
+    static AHEAD: OnceLock<i64> = OnceLock::new();
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+    let now = now.tv_sec * 1000 + now.tv_nsec / 1_000_000;
+    (now - AHEAD.get_or_init(|| boottime_ahead_ms().unwrap_or(0))) as u64
+}
+
+/// Returns by how many milliseconds the clock of this time namespace is ahead of the machine's.
+fn boottime_ahead_ms() -> Option<i64> {
+    let text = std::fs::read_to_string("/proc/self/timens_offsets").ok()?;
+    let mut words = text.lines().find_map(|line| line.strip_prefix("boottime"))?.split_whitespace();
+    let (seconds, nanoseconds) = (words.next()?, words.next()?);
+    Some(seconds.parse::<i64>().ok()? * 1000 + nanoseconds.parse::<i64>().ok()? / 1_000_000)
 }
 
 #[cfg(test)]

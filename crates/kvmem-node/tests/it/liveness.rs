@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use kvmem_node::{
     AllowedGroup, ClientError, ConnectOptions, MemoryHolder, MemoryHolderCallError,
     MemoryHolderClient, MemoryHolderError, MemoryHolderOptions, NamespaceRule, NewValue, Node,
-    NodeClient, NodeOptions, NodeServer, Principal, ServerOptions,
+    NodeClient, NodeOptions, NodeServer, Principal, ServerOptions, ValueOptions,
 };
 
 use crate::support::{Place, connect_with, wait_for};
@@ -49,6 +49,7 @@ enum ClientLife {
 enum ServerLife {
     Plain,
     PidNamespace,
+    TimeNamespace,
     /// Another user than the client, behind `hidepid`.
     HidePid,
 }
@@ -171,6 +172,9 @@ fn start_server(life: ServerLife, socket: &Path) -> Life {
     let mut server = match life {
         ServerLife::Plain => Life::start("server", socket, &[], None, || true),
         ServerLife::PidNamespace => Life::start("server", socket, &IN_PID_NAMESPACE, None, || true),
+        ServerLife::TimeNamespace => {
+            Life::start("server", socket, &IN_TIME_NAMESPACE, None, || true)
+        }
         ServerLife::HidePid => Life::start("server", socket, &[], Some(SERVER), hide_processes),
     };
     server.line("serving");
@@ -462,6 +466,38 @@ fn a_pause_of_the_machine_ends_no_lease() {
     let other = connect_with(&socket, &ConnectOptions::default());
     let stats = other.stats().expect("a call");
     assert_eq!((stats.pinned, stats.fenced_total), (1, 0));
+}
+
+/// A container may have a clock of its own. A value that one server has stored with a time to live
+/// has the same time left at the next one, whose clock is a day ahead, and at one a day behind.
+#[test]
+fn the_clock_of_a_container_changes_no_time_to_live() {
+    if !is_root() || !Path::new("/proc/self/ns/time").exists() {
+        return println!("skipped: it takes root and a kernel with time namespaces");
+    }
+    let place = Place::new();
+    let socket = place.socket();
+    let _memory = hold_memory(&socket, None);
+    let lives = [ServerLife::Plain, ServerLife::TimeNamespace, ServerLife::Plain];
+    let insert = |client: &NodeClient, key: &str, ttl: Duration| {
+        let reservation = client.reserve(&[100]).expect("there is space").remove(0);
+        let options = ValueOptions { ttl: Some(ttl), ..ValueOptions::default() };
+        client.commit(vec![NewValue { key, reservation, options }]).expect("it is reserved");
+    };
+    let (hour, short) = (Duration::from_secs(3600), Duration::from_millis(500));
+    for (number, life) in lives.into_iter().enumerate() {
+        let mut server = start_server(life, &socket);
+        let client = connect_with(&socket, &ConnectOptions::default());
+        if number > 0 {
+            assert_eq!(client.lookup(&["long"]).expect("a call"), 1, "it expired early: {life:?}");
+            std::thread::sleep(short);
+            assert_eq!(client.lookup(&["short"]).expect("a call"), 0, "it did not expire");
+        }
+        insert(&client, "long", hour);
+        insert(&client, "short", short);
+        drop(client);
+        server.kill();
+    }
 }
 
 /// Clients that are closed while their server is away say goodbye to the next one.
