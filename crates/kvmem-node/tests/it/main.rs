@@ -11,6 +11,7 @@ mod histories;
 mod liveness;
 mod memory_holder;
 mod registrars;
+mod reported;
 #[path = "../../../kvmem-tier/tests/it/simulated.rs"]
 #[allow(dead_code, reason = "the tests of the tier use the rest")]
 mod simulated;

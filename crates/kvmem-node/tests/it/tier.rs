@@ -20,11 +20,13 @@ use crate::support::{Place, Running, Tiered, connect_with, memory, wait_for};
 
 /// A tier in memory, as slow as a test wants it to be.
 #[derive(Default)]
-struct MapTier {
+pub(crate) struct MapTier {
     values: Mutex<HashMap<Vec<u8>, Vec<u8>>>,
-    reads: AtomicUsize,
+    pub(crate) reads: AtomicUsize,
+    /// Calls that read values.
+    pub(crate) fetches: AtomicUsize,
     /// While it is set, no call ends.
-    hangs: AtomicBool,
+    pub(crate) hangs: AtomicBool,
     fails: AtomicBool,
     /// Values that the tier has let go.
     evictions: AtomicU64,
@@ -37,12 +39,12 @@ impl MapTier {
         }
     }
 
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.values.lock().expect("no panic").len()
     }
 
     /// Lets values go, as a full tier does.
-    fn evict(&self, keys: &[u8]) {
+    pub(crate) fn evict(&self, keys: &[u8]) {
         let mut held = self.values.lock().expect("no panic");
         let before = held.len();
         held.retain(|key, _| !keys.contains(key.last().expect("a key has bytes")));
@@ -81,6 +83,7 @@ impl Tier for MapTier {
     fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
         self.pass();
         self.reads.fetch_add(reads.len(), Ordering::Relaxed);
+        self.fetches.fetch_add(1, Ordering::Relaxed);
         let held = self.values.lock().expect("no panic");
         let fails = self.fails.load(Ordering::Relaxed);
         let read = |it: &mut TierRead<'_>| match held.get(it.key).filter(|_| !fails) {

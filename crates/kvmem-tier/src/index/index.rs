@@ -364,6 +364,31 @@ mod tests {
         assert!(last.iter().all(|entry| entry.hints.expires == 0));
     }
 
+    /// Values with a time expire early when the wall clock is set forward, and late when it is set
+    /// back. Those without one stay, whatever the clock says.
+    #[test]
+    fn a_wall_clock_that_is_set_changes_no_value_without_a_time() {
+        const START: u32 = 1_000_000;
+        let expires = |key: u64| if key.is_multiple_of(2) { START + 3600 } else { 0 };
+        for step in [7200, -7200, i64::from(u32::MAX), -i64::from(START)] {
+            NOW.set(START);
+            let mut index = index(true);
+            for key in 0..100 {
+                index.insert(indexed(key, key, expires(key), 0));
+            }
+            NOW.set(u32::try_from(i64::from(START) + step).unwrap_or(u32::MAX));
+            let expired = |key: u64| step > 3600 && key.is_multiple_of(2);
+            for key in 0..100 {
+                assert_eq!(index.len_of(&digest(key)).is_none(), expired(key), "{key} by {step}");
+            }
+            let first = index.remove_first().unwrap().entry;
+            assert_eq!(first.start(), 0, "an expired value, or the oldest one");
+            // Back at the right time, nothing else is gone.
+            NOW.set(START);
+            assert!((1..100).all(|key| index.len_of(&digest(key)).is_some()));
+        }
+    }
+
     /// Random changes, compared with lists that are searched; numbers pass the 32 bits of a slot.
     #[test]
     fn random_changes_keep_every_entry_whole() {

@@ -83,6 +83,37 @@ fn no_process_can_execute_the_file() {
     assert_eq!(seals & F_SEAL_EXEC, F_SEAL_EXEC, "{seals:#x}");
 }
 
+/// Hardened kernels warn of files of memory that may be executed, or make none. The setting is one
+/// of a PID namespace, so the child has one of its own.
+#[test]
+fn hardened_kernels_make_shared_memory() {
+    let test = "hardened_kernels_make_shared_memory";
+    if is_child(test) {
+        let level = std::fs::read_to_string("/proc/sys/vm/memfd_noexec").expect("it was written");
+        // SAFETY: the name ends with a zero.
+        let plain = unsafe { libc::memfd_create(c"test".as_ptr(), libc::MFD_EXEC) };
+        assert_eq!(plain < 0, level.trim() == "2", "the kernel makes files that may be executed");
+        let region = base(MIB).backing(Backing::Shared).map().expect("little memory");
+        let fd = region.share().expect("a descriptor").expect("shared memory has one");
+        Region::attach(fd, Some(region.len())).expect("the same memory");
+        return;
+    }
+    for level in ["0", "1", "2"] {
+        let set = "echo $0 > /proc/sys/vm/memfd_noexec && exec \"$@\"";
+        let namespace = ["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"];
+        let is_possible =
+            Command::new("unshare").args(namespace).args([set, level, "true"]).output();
+        if !is_possible.is_ok_and(|it| it.status.success()) {
+            return println!("skipped: it takes root and a kernel with `vm.memfd_noexec`");
+        }
+        let child = again(test);
+        let mut wrapped = Command::new("unshare");
+        wrapped.args(namespace).args([set, level]).arg(child.get_program()).args(child.get_args());
+        wrapped.envs(child.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        child::passes(&mut wrapped);
+    }
+}
+
 #[test]
 fn only_sealed_memory_of_the_right_size_is_attached() {
     let memfd = |flags| {

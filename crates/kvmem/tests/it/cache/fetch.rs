@@ -160,6 +160,37 @@ fn a_dropped_fetch_cancels_what_has_not_begun_and_a_detached_one_goes_on() {
     assert_eq!(cache.len_in_memory(), 0);
 }
 
+/// A slow tier writes into the memory of a fetch long after the last caller has dropped it. Until
+/// then no other value gets that memory, however many come.
+#[test]
+fn a_dropped_fetch_lends_its_memory_until_the_tier_has_written() {
+    let pool = pool(1 << 20);
+    let (below, cache) = above(&pool);
+    below.stop(true);
+    drop(both_threads_read(&below, &cache, [90, 91]));
+    // Most of the memory, which is used again and again. The tier would wait with what is evicted.
+    let keys = 1000..1800;
+    for round in 0..3 {
+        if round > 0 {
+            keys.clone().for_each(|key| drop(cache.remove_in_memory(&key)));
+        }
+        for key in keys.clone() {
+            cache.insert(key, &vec![key as u8 | 0x80; value(91).len()]).unwrap();
+        }
+    }
+    below.stop(false);
+    let until = soon();
+    while reads(&below) != [90, 91] || below.state().waiting > 0 {
+        assert!(Instant::now() < until, "the tier has read nothing");
+        thread::yield_now();
+    }
+    drop(cache.start_fetch(&[92]).wait());
+    for key in keys {
+        let found = cache.get_in_memory(&key).expect("there was room for all");
+        assert!(found.iter().all(|byte| *byte == key as u8 | 0x80), "{key} has other bytes");
+    }
+}
+
 struct Unpark(Thread);
 
 impl Wake for Unpark {
