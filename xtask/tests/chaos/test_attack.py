@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from attack import FAILS, STEERS, Chaos
+
 from machine import processes_of_group
 
 FAULTS = {

@@ -131,7 +131,7 @@ def test_copies_menus_and_hidden_lines() -> None:
 
 def test_links_to_what_is_no_page_lead_to_copies() -> None:
     made = repository({"README.md", "d/README.md", "d/1.md", "LONG.md"})
-    assert made.beside("docs/x.md", "../LICENSE#a") == "site:files/LICENSE.txt#a"
-    assert made.beside("docs/x.md", "../no-such-file") is None
-    assert made.beside("docs/x.md", "../crates") == ""
+    assert made.target_of("docs/x.md", "../LICENSE#a") == "site:files/LICENSE.txt#a"
+    assert made.target_of("docs/x.md", "../no-such-file") is None
+    assert made.target_of("docs/x.md", "../crates") == ""
     assert Path(ROOT / "LICENSE").is_file()
