@@ -1,7 +1,7 @@
 //! *Channel*: what carries the messages of a connection, a socket or a pair of rings.
 //!
-//! With [rings](crate::ring) a thread waits for its answer awake, and then sleeps on the socket.
-//! The server wakes it by a packet, [`BELL`](crate::protocol::BELL), or by the end of the
+//! A thread waits for its answer awake, and then sleeps on the socket. With [rings](crate::ring)
+//! the server wakes it by a packet, [`BELL`](crate::protocol::BELL), or by the end of the
 //! connection.
 //!
 //! # How long a thread waits awake
@@ -32,8 +32,12 @@ const SPIN: Duration = Duration::from_micros(50);
 /// The most waits that begin asleep before one is tried awake.
 const MAX_ASLEEP: u32 = 32;
 
-/// Polls between two looks at the clock.
-const POLLS: u32 = 32;
+/// Polls of a ring between two looks at the clock.
+const RING_POLLS: u32 = 32;
+
+/// Pauses of the processor between two polls of a socket: each poll takes the lock that the server
+/// needs to send.
+const SOCKET_PAUSES: u32 = 8;
 
 /// The time between two looks for space in a ring that is full.
 const FULL_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
@@ -46,19 +50,21 @@ const SOCKET_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 pub(super) struct Channel {
     socket: OwnedFd,
     rings: Option<ClientRings>,
+    /// Only the thread that receives locks it.
+    polling: Mutex<Polling>,
 }
 
 #[derive(Debug)]
 struct ClientRings {
     requests: Mutex<Producer>,
-    answers: Mutex<Answers>,
+    answers: Mutex<Consumer>,
     /// The server's: an eventfd.
     bell: OwnedFd,
 }
 
+/// Which waits begin awake.
 #[derive(Debug)]
-struct Answers {
-    ring: Consumer,
+struct Polling {
     /// Waits that begin asleep until the next one is tried awake.
     asleep: u32,
     /// How many there will be after a failure.
@@ -67,7 +73,11 @@ struct Answers {
 
 impl Channel {
     pub(super) fn by_socket(socket: OwnedFd) -> Channel {
-        Channel { socket, rings: None }
+        Channel::new(socket, None)
+    }
+
+    fn new(socket: OwnedFd, rings: Option<ClientRings>) -> Channel {
+        Channel { socket, rings, polling: Mutex::new(Polling { asleep: 0, next_asleep: 1 }) }
     }
 
     /// Uses rings whose descriptors the server has sent.
@@ -82,11 +92,8 @@ impl Channel {
         };
         let ClientEnds { requests, answers } = ring::attach(file)?;
         check_bell(&bell)?;
-        let answers = Mutex::new(Answers { ring: answers, asleep: 0, next_asleep: 1 });
-        Ok(Channel {
-            socket,
-            rings: Some(ClientRings { requests: Mutex::new(requests), answers, bell }),
-        })
+        let (requests, answers) = (Mutex::new(requests), Mutex::new(answers));
+        Ok(Channel::new(socket, Some(ClientRings { requests, answers, bell })))
     }
 
     /// Returns whether the messages go through rings.
@@ -129,18 +136,27 @@ impl Channel {
     /// thread calls it at a time. The end of the connection is `ECONNRESET`. The end of the
     /// socket's time, and a doorbell without a message, are `EAGAIN`.
     pub(super) fn receive(&self, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
-        match &self.rings {
-            None => {
-                // Cleared once: the length of the buffer stays.
-                buffer.resize(MAX_MESSAGE, 0);
-                self.receive_packet(buffer)
+        let mut polling = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(rings) = &self.rings {
+            return rings.receive(self, &mut polling, buffer).map(|()| buffer.len());
+        }
+        // Cleared once: the length of the buffer stays.
+        buffer.resize(MAX_MESSAGE, 0);
+        let poll = || match self.receive_packet(buffer, RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN) => {
+                (0..SOCKET_PAUSES).for_each(|_| std::hint::spin_loop());
+                Ok(None)
             }
-            Some(rings) => rings.receive(self, buffer).map(|()| buffer.len()),
+            received => received.map(Some),
+        };
+        match polling.wait_awake(1, poll)? {
+            Some(len) => Ok(len),
+            None => self.receive_packet(buffer, RecvFlags::empty()),
         }
     }
 
-    fn receive_packet(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
-        match socket::receive(&self.socket, buffer, RecvFlags::empty())?.len {
+    fn receive_packet(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
+        match socket::receive(&self.socket, buffer, flags)?.len {
             0 => Err(Errno::CONNRESET),
             len => Ok(len),
         }
@@ -161,24 +177,36 @@ impl ClientRings {
         Ok(true)
     }
 
-    fn receive(&self, channel: &Channel, buffer: &mut Vec<u8>) -> Result<(), Errno> {
+    fn receive(
+        &self,
+        channel: &Channel,
+        polling: &mut Polling,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), Errno> {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        if answers.wait_awake(buffer)? {
+        let poll = || {
+            if answers.try_receive(buffer).map_err(damaged)? {
+                return Ok(Some(()));
+            }
+            std::hint::spin_loop();
+            Ok(None)
+        };
+        if polling.wait_awake(RING_POLLS, poll)?.is_some() {
             return self.received(&answers);
         }
-        if answers.ring.prepare_to_sleep().map_err(damaged)? {
-            let mut packet = [0; 64];
-            channel.receive_packet(&mut packet).inspect_err(|_| answers.ring.stay_awake())?;
+        if answers.prepare_to_sleep().map_err(damaged)? {
+            let packet = channel.receive_packet(&mut [0; 64], RecvFlags::empty());
+            packet.inspect_err(|_| answers.stay_awake())?;
         }
-        let received = answers.ring.try_receive(buffer).map_err(damaged)?;
-        answers.ring.stay_awake();
+        let received = answers.try_receive(buffer).map_err(damaged)?;
+        answers.stay_awake();
         // A doorbell may ring once too often. The caller looks at the time before it waits again.
         if received { self.received(&answers) } else { Err(Errno::AGAIN) }
     }
 
     /// Notifies the server of the space that a message has left, if it waits for that.
-    fn received(&self, answers: &Answers) -> Result<(), Errno> {
-        if answers.ring.bell_is_due() { self.ring_bell() } else { Ok(()) }
+    fn received(&self, answers: &Consumer) -> Result<(), Errno> {
+        if answers.bell_is_due() { self.ring_bell() } else { Ok(()) }
     }
 
     /// Wakes the server. Never waits: the descriptor is the server's, so it may be anything, and a
@@ -195,27 +223,30 @@ impl ClientRings {
     }
 }
 
-impl Answers {
-    /// Polls for an answer for a while. Returns whether one has come.
-    fn wait_awake(&mut self, buffer: &mut Vec<u8>) -> Result<bool, Errno> {
+impl Polling {
+    /// Polls for an answer for a while, `polls` times between two looks at the clock.
+    fn wait_awake<R>(
+        &mut self,
+        polls: u32,
+        mut poll: impl FnMut() -> Result<Option<R>, Errno>,
+    ) -> Result<Option<R>, Errno> {
         if self.asleep > 0 {
             self.asleep -= 1;
-            return Ok(false);
+            return Ok(None);
         }
         let mut deadline = None;
         loop {
-            for _ in 0..POLLS {
-                if self.ring.try_receive(buffer).map_err(damaged)? {
+            for _ in 0..polls {
+                if let Some(answer) = poll()? {
                     self.next_asleep = 1;
-                    return Ok(true);
+                    return Ok(Some(answer));
                 }
-                std::hint::spin_loop();
             }
             let now = Instant::now();
             if now >= *deadline.get_or_insert(now + SPIN) {
                 self.asleep = self.next_asleep;
                 self.next_asleep = (2 * self.next_asleep).min(MAX_ASLEEP);
-                return Ok(false);
+                return Ok(None);
             }
         }
     }
