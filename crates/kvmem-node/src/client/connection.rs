@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::channel::Channel;
 use super::grants::Grants;
 use super::greeting::{
-    Encoded, FORBIDDEN_FOR, Failure, Greeted, Limits, disconnected, greet, is_forbidden, leave,
+    FORBIDDEN_FOR, Failure, Greeted, Limits, disconnected, greet, is_forbidden, leave,
     open_channel, receive,
 };
 use super::link::{Link, Outcome, handles_of};
@@ -22,7 +22,9 @@ use super::resume::{Named, Resumption, resume_grants};
 use super::{ClientError, ConnectOptions, farewell};
 use crate::error::CallError;
 use crate::node::{BlockHandle, MAX_BATCH};
-use crate::protocol::{Answer, Call, MAX_MESSAGE, NO_ANSWER, Response, Welcome, decode, encode};
+use crate::protocol::{
+    Answer, Call, MAX_MESSAGE, NO_ANSWER, Welcome, decode_response, encode_request,
+};
 use crate::session_file::SessionView;
 
 /// The longest time between two attempts to connect.
@@ -265,7 +267,7 @@ impl Connection {
         let mut buffers = shared.spare.pop().unwrap_or_default();
         while let Some((epoch, handles)) = shared.pending_releases.pop() {
             let call = Call::Release { epoch, handles: handles.as_slice().into() };
-            encode(&Encoded { id: NO_ANSWER, call: &call }, &mut buffers.request);
+            encode_request(NO_ANSWER, &call, &mut buffers.request);
             if matches!(channel.try_send(&buffers.request), Ok(false)) {
                 shared.pending_releases.push((epoch, handles));
                 break;
@@ -314,7 +316,7 @@ impl Connection {
         let (number, channel) = (link.number, Arc::clone(&link.channel));
         let mut buffers = shared.spare.pop().unwrap_or_default();
         drop(shared);
-        encode(&Encoded { id: NO_ANSWER, call }, &mut buffers.request);
+        encode_request(NO_ANSWER, call, &mut buffers.request);
         // A ring takes messages for a server that has ended.
         let sent = channel.try_send(&buffers.request) == Ok(true) && !channel.has_ended();
         self.lock().spare.push(buffers);
@@ -359,7 +361,7 @@ impl Connection {
         let mut buffers = shared.spare.pop().unwrap_or_default();
         drop(shared);
         let buffer = &mut buffers.request;
-        encode(&Encoded { id, call }, buffer);
+        encode_request(id, call, buffer);
         let limit = MAX_MESSAGE;
         let sent = match buffer.len() {
             len if len > limit => {
@@ -412,7 +414,7 @@ impl Connection {
             if let Some(link) = shared.link.as_mut().filter(|link| link.number == number) {
                 link.reading = false;
                 match received {
-                    Ok(len) => link.take(Ok(decode::<Response>(&buffers.answer[..len]))),
+                    Ok(len) => link.take(Ok(decode_response(&buffers.answer[..len]))),
                     Err(Failure::Transient(errno)) if errno != Errno::TIMEDOUT => {
                         link.take(Err(errno));
                     }

@@ -11,8 +11,8 @@ use super::channel::Channel;
 use super::{ClientError, ConnectOptions};
 use crate::error::CallError;
 use crate::protocol::{
-    Answer, Call, MAX_MESSAGE, NO_ANSWER, PROTOCOL_VERSION, Response, Welcome, decode, encode,
-    version_of_welcome,
+    Answer, Call, MAX_MESSAGE, NO_ANSWER, PROTOCOL_VERSION, Response, Welcome, decode_response,
+    encode_request, version_of_welcome,
 };
 use crate::session_file::SessionView;
 use crate::socket;
@@ -65,13 +65,6 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Failure {
         Failure::Final(error)
     }
-}
-
-/// A [`Request`](crate::protocol::Request) with a borrowed call.
-#[derive(serde::Serialize)]
-pub(super) struct Encoded<'a> {
-    pub(super) id: u32,
-    pub(super) call: &'a Call<'a>,
 }
 
 pub(super) fn disconnected(path: &Path, waited: Duration, errno: Errno) -> ClientError {
@@ -138,7 +131,7 @@ fn reason_of_close(socket: &OwnedFd, failure: Failure) -> Failure {
     let Failure::Transient(Errno::PIPE | Errno::CONNRESET) = failure else { return failure };
     let mut buffer = vec![0; 4096];
     let packet = socket::receive(socket, &mut buffer, RecvFlags::DONTWAIT);
-    match packet.ok().and_then(|packet| decode::<Response>(&buffer[..packet.len])) {
+    match packet.ok().and_then(|packet| decode_response(&buffer[..packet.len])) {
         Some(Response { result: Err(error), .. }) => ClientError::Call(error).into(),
         _ => failure,
     }
@@ -174,7 +167,7 @@ pub(super) fn open_channel(
 /// Says goodbye on a connection that no other thread uses.
 pub(super) fn leave(socket: &OwnedFd) {
     let mut buffer = Vec::new();
-    encode(&Encoded { id: NO_ANSWER, call: &Call::Goodbye }, &mut buffer);
+    encode_request(NO_ANSWER, &Call::Goodbye, &mut buffer);
     // It has space: each request has had its answer.
     let _ = socket::send(socket, &buffer, &[], SendFlags::DONTWAIT);
 }
@@ -187,7 +180,7 @@ pub(super) fn exchange(
 ) -> Result<(Answer, Vec<OwnedFd>), Failure> {
     let id = NO_ANSWER + 1;
     let mut buffer = Vec::new();
-    encode(&Encoded { id, call }, &mut buffer);
+    encode_request(id, call, &mut buffer);
     socket::send(socket, &buffer, &[], SendFlags::empty()).map_err(Failure::Transient)?;
     buffer.resize(MAX_MESSAGE, 0);
     let packet = loop {
@@ -201,7 +194,7 @@ pub(super) fn exchange(
     }
     let message = &buffer[..packet.len];
     let is_greeting = matches!(call, Call::Hello { .. });
-    match decode::<Response>(message) {
+    match decode_response(message) {
         Some(Response { result, .. }) => {
             let answer = result.map_err(ClientError::Call)?;
             Ok((answer, packet.descriptors))

@@ -13,6 +13,7 @@
 //! Values never pass through the socket. The answer to the greeting carries a descriptor of the
 //! memory file, and all others carry offsets.
 
+mod acquisition;
 mod output;
 mod request;
 mod response;
@@ -46,6 +47,36 @@ const OK: u32 = 0;
 
 /// The packet that wakes a client which waits for an answer by its ring.
 pub(crate) const BELL: [u8; 1] = [0];
+
+/// Encodes a request into `buffer`, which it clears first.
+pub(crate) fn encode_request(id: u32, call: &Call<'_>, buffer: &mut Vec<u8>) {
+    /// A [`Request`] with a borrowed call.
+    #[derive(serde::Serialize)]
+    struct Borrowed<'a> {
+        id: u32,
+        call: &'a Call<'a>,
+    }
+    if !acquisition::encode_request(id, call, buffer) {
+        encode(&Borrowed { id, call }, buffer);
+    }
+}
+
+/// Encodes a response into `buffer`, which it clears first.
+pub(crate) fn encode_response(response: &Response, buffer: &mut Vec<u8>) {
+    if !acquisition::encode_response(response, buffer) {
+        encode(response, buffer);
+    }
+}
+
+/// Decodes a request; `None` if it is none.
+pub(crate) fn decode_request(bytes: &[u8]) -> Option<Request<'_>> {
+    acquisition::decode_request(bytes).or_else(|| decode(bytes))
+}
+
+/// Decodes a response; `None` if it is none.
+pub(crate) fn decode_response(bytes: &[u8]) -> Option<Response> {
+    acquisition::decode_response(bytes).or_else(|| decode(bytes))
+}
 
 /// Encodes a message into `buffer`, which it clears first.
 pub(crate) fn encode<T: serde::Serialize>(message: &T, buffer: &mut Vec<u8>) {

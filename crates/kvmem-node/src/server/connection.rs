@@ -13,7 +13,7 @@ use super::ready::Source;
 use super::server_rings::ServerRings;
 use crate::error::CallError;
 use crate::node::SessionIndex;
-use crate::protocol::{Answer, FIRST_ID, Response, encode};
+use crate::protocol::{Answer, FIRST_ID, Response, encode_response};
 use crate::socket::{self, Peer};
 
 /// How far a connection is.
@@ -85,7 +85,7 @@ pub(super) fn deny(socket: &ClientSocket, error: CallError) {
     // A greeting that stays unread would reset the connection, and the answer be lost.
     let _ = receive(socket, &mut [0; 256]);
     let mut buffer = Vec::new();
-    encode(&Response { id: FIRST_ID, result: Err(error) }, &mut buffer);
+    encode_response(&Response { id: FIRST_ID, result: Err(error) }, &mut buffer);
     let _ = socket::send(socket, &buffer, &[], SendFlags::DONTWAIT);
 }
 
@@ -203,7 +203,7 @@ impl AcceptedConnection {
         if self.ended {
             return Ok(());
         }
-        encode(&Response { id, result }, buffer);
+        encode_response(&Response { id, result }, buffer);
         if self.unsent.is_some() {
             // Only an answer for events comes while another one waits.
             return Err(Errno::AGAIN);

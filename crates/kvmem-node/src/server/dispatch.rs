@@ -10,7 +10,7 @@ use crate::format::{MAX_NAMESPACES, MAX_SESSIONS};
 use crate::node::{CommitItem, MAX_BATCH, NamespaceStats, NewSession, NodeStats, SessionIndex};
 use crate::protocol::{
     Answer, Call, Commit, Key, NO_ANSWER, PROTOCOL_VERSION, Request, SessionListed, Welcome,
-    decode, version_of_greeting,
+    decode_request, version_of_greeting,
 };
 use crate::socket::{Peer, now_ms};
 
@@ -27,7 +27,7 @@ impl NodeServer {
     ) -> Result<(), rustix::io::Errno> {
         let mut buffer = std::mem::take(&mut self.answer_buffer);
         let mut runs_only = false;
-        let sent = match decode::<Request<'_>>(message) {
+        let sent = match decode_request(message) {
             None => {
                 // A greeting of another version may have other fields.
                 let other = version_of_greeting(message)
