@@ -179,10 +179,18 @@ impl Node {
     /// their hash has a secret key. The index file has hashes of parents, so it has the secret,
     /// too.
     fn hash([low, high]: [u64; 2], namespace: u16, key: &[u8]) -> u64 {
+        const PREFIX: usize = size_of::<u16>();
         let mut hasher = SipHasher13::new_with_keys(low, high);
-        hasher.write_u16(namespace);
-        hasher.write(key);
-        hasher.finish().max(1)
+        let mut bytes = [0; PREFIX + MAX_KEY];
+        let Some(copy) = bytes.get_mut(PREFIX..PREFIX + key.len()) else {
+            // A key that no value has.
+            hasher.write(key);
+            return hasher.finish().max(1);
+        };
+        // Bytes in a row take half the time of two pieces.
+        copy.copy_from_slice(key);
+        bytes[..PREFIX].copy_from_slice(&namespace.to_le_bytes());
+        hasher.hash(&bytes[..PREFIX + key.len()]).max(1)
     }
 
     pub(super) fn hash_of_key(&self, namespace: u16, key: &[u8]) -> u64 {
@@ -399,6 +407,28 @@ impl Node {
             self.entry(slot).detach(word);
         } else {
             self.release_extent(slot);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Index files of earlier versions have hashes of a number and bytes.
+        #[test]
+        fn the_hash_of_a_key_is_that_of_its_parts(
+            secret in any::<[u64; 2]>(),
+            namespace in any::<u16>(),
+            key in proptest::collection::vec(any::<u8>(), 1..=MAX_KEY),
+        ) {
+            let mut hasher = SipHasher13::new_with_keys(secret[0], secret[1]);
+            hasher.write_u16(namespace);
+            hasher.write(&key);
+            prop_assert_eq!(Node::hash(secret, namespace, &key), hasher.finish().max(1));
         }
     }
 }
