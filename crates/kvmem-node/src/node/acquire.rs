@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::node::Node;
 use super::sessions::{NOWHERE, SessionPin};
+use super::stats::Counters;
 use super::{BlockHandle, EventKind, Granted, SessionIndex};
 use crate::error::{CallError, Quota};
 use crate::format::{MAX_KEY, State};
@@ -28,6 +29,14 @@ impl Node {
             None => self.is_only_in_tier(namespace, key),
         };
         keys.iter().take_while(has).count()
+    }
+
+    /// Returns whether memory has values of all keys: an acquisition needs no tier.
+    pub(crate) fn has_all(&self, session: SessionIndex, keys: &[&[u8]], now: u64) -> bool {
+        let namespace = self.sessions.get(session).namespace;
+        let has =
+            |key: &&[u8]| self.find(namespace, key).is_some_and(|slot| !self.is_expired(slot, now));
+        keys.iter().all(has)
     }
 
     /// Pins the values that memory has, and begins to fetch others of the keys that only the tier
@@ -82,9 +91,22 @@ impl Node {
         self.sessions.get(session).check_handles(keys.len(), limit)?;
         let namespace = self.sessions.get(session).namespace;
         let mut granted = Vec::with_capacity(keys.len());
+        // First all look-ups: their cache misses overlap.
+        let mut found = Vec::with_capacity(keys.len());
         for key in keys {
             let slot = self.find(namespace, key);
-            let Some(slot) = slot.filter(|slot| !self.drop_if_expired(*slot, now)) else {
+            found.push(slot);
+            if prefix_only && slot.is_none() {
+                break;
+            }
+        }
+        let mut withdrawn = false;
+        for (key, slot) in keys.iter().zip(found) {
+            // A key that comes twice had the value that was withdrawn.
+            let slot = if withdrawn { self.find(namespace, key) } else { slot };
+            let expired = slot.is_some_and(|slot| self.drop_if_expired(slot, now));
+            withdrawn |= expired;
+            let Some(slot) = slot.filter(|_| !expired) else {
                 self.counters.misses += 1;
                 granted.push(None);
                 if prefix_only {
@@ -108,6 +130,28 @@ impl Node {
         }
         granted.resize(keys.len(), None);
         Ok(granted)
+    }
+
+    /// [Acquires](Self::acquire) values for a client that releases others in the same call, and
+    /// does so first: the answer need not wait for the release. Returns whether the others are
+    /// still to be released. They are released first if the pins of both exceed a limit.
+    pub(crate) fn exchange(
+        &mut self,
+        session: SessionIndex,
+        (epoch, release): (u64, &[BlockHandle]),
+        keys: &[&[u8]],
+        prefix_only: bool,
+        now: u64,
+    ) -> (Result<Vec<Option<Granted>>, CallError>, bool) {
+        let Counters { hits, misses, .. } = self.counters;
+        let acquired = self.acquire(session, keys, prefix_only, now);
+        if acquired.is_ok() || release.is_empty() {
+            return (acquired, !release.is_empty());
+        }
+        (self.counters.hits, self.counters.misses) = (hits, misses);
+        // The server releases the others also if a handle among them is stale.
+        let _ = self.release_of(session, epoch, release);
+        (self.acquire(session, keys, prefix_only, now), false)
     }
 
     /// Marks values as used now, without a pin. Returns how many there are.
@@ -229,21 +273,31 @@ impl Node {
 
     /// Ends a pin of a session; returns whether it has one.
     pub(super) fn unpin(&mut self, session: SessionIndex, slot: u32) -> bool {
-        let pin = self.sessions.get_mut(session).pins.get_mut(&slot);
-        let Some(pin) = pin.filter(|pin| !pin.is_over()) else { return false };
+        let Entry::Occupied(mut entry) = self.sessions.get_mut(session).pins.entry(slot) else {
+            return false;
+        };
+        let pin = entry.get_mut();
+        if pin.is_over() {
+            return false;
+        }
         pin.count -= 1;
         if pin.count == 0 {
-            self.end_pins(session, slot);
+            entry.remove();
+            self.note_unpinned(session, slot);
         }
         true
     }
 
     /// Ends what a session has pinned of an entry.
     pub(super) fn end_pins(&mut self, session: SessionIndex, slot: u32) {
-        let space = self.space_of(slot);
         let pinning = self.sessions.get_mut(session);
         pinning.pins.remove(&slot).expect("the session has pinned the entry");
-        pinning.pinned_bytes -= space;
+        self.note_unpinned(session, slot);
+    }
+
+    /// Notes that a session has no pins of an entry any more.
+    fn note_unpinned(&mut self, session: SessionIndex, slot: u32) {
+        self.sessions.get_mut(session).pinned_bytes -= self.space_of(slot);
         self.entry(slot).remove_user(session.number());
         self.end_hold(session, slot);
         self.end_pin(slot);

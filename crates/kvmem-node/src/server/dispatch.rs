@@ -47,14 +47,20 @@ impl NodeServer {
                 self.quantum.spend(elements_of(&call));
                 let result = self.call(connection, id, call, now);
                 let descriptors = std::mem::take(&mut self.descriptors);
-                match result.transpose() {
+                let unreleased = self.unreleased.take();
+                let sent = match result.transpose() {
                     Some(result) if id != NO_ANSWER => {
                         let descriptors: Vec<BorrowedFd<'_>> =
                             descriptors.iter().map(AsFd::as_fd).collect();
                         connection.answer(id, result, &descriptors, &mut buffer)
                     }
                     _ => Ok(()),
+                };
+                if let Some((session, epoch, handles)) = unreleased {
+                    // The server releases the others also if a handle among them is stale.
+                    let _ = self.node.release_of(session, epoch, &handles);
                 }
+                sent
             }
         };
         self.answer_buffer = buffer;
@@ -121,6 +127,20 @@ impl NodeServer {
             }
             Call::Acquire { epoch, release, keys, prefix_only, wait } => {
                 check_batch(release.len())?;
+                if let Ok(keys) = bytes_of(&keys)
+                    && (!self.node.has_tier() || self.node.has_all(session, &keys, now))
+                {
+                    let earlier = (epoch, &release[..]);
+                    let (blocks, is_left) =
+                        self.node.exchange(session, earlier, &keys, prefix_only, now);
+                    self.unreleased = is_left.then_some((session, epoch, release));
+                    let epoch = self.node.epoch_of(session);
+                    return Ok(Some(Answer::Pinned {
+                        epoch,
+                        blocks: blocks?,
+                        pending: Vec::new(),
+                    }));
+                }
                 // The server releases the others also if a handle among them is stale.
                 let _ = self.node.release_of(session, epoch, &release);
                 let keys = bytes_of(&keys)?;

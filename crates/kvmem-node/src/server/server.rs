@@ -26,7 +26,7 @@ use super::ready::{Ready, Source};
 use super::scrubber::Scrubber;
 use super::{NodeObserver, ServerOptions};
 use crate::error::NodeError;
-use crate::node::{Evicted, Node, SessionIndex, Waiting};
+use crate::node::{BlockHandle, Evicted, Node, SessionIndex, Waiting};
 use crate::protocol::MAX_MESSAGE;
 use crate::socket::{self, has_ended, now_ms, open_process, process_id};
 use crate::tier::{TierOptions, TierThreads};
@@ -67,6 +67,8 @@ pub struct NodeServer {
     pub(super) ring_buffer: Vec<u8>,
     /// Descriptors of the answer that is made now.
     pub(super) descriptors: Vec<OwnedFd>,
+    /// Pins of an epoch that are released when the answer that is made now is sent.
+    pub(super) unreleased: Option<(SessionIndex, u64, Vec<BlockHandle>)>,
     /// The connections that have messages.
     pub(super) ready: Ready,
     /// The connections whose rings are polled.
@@ -195,6 +197,7 @@ impl NodeServer {
             quantum: Quantum::new(),
             ring_buffer: Vec::new(),
             descriptors: Vec::new(),
+            unreleased: None,
             ready: Ready::default(),
             hot: Vec::new(),
             rings_passed: 0,
