@@ -21,7 +21,8 @@ mod tier;
 
 pub use client::{
     ClientError, ClientRegistrars, ConnectOptions, Interrupt, NewValue, NodeClient, NodeOperator,
-    NodePin, NodeReservation, NotCommitted, ParentKey, PinBatch, PinnedValue, ValueOptions,
+    NodePin, NodeReservation, NotCommitted, ParentKey, PendingCall, PinBatch, PinnedValue,
+    ValueOptions,
 };
 pub use error::{AccessError, BadIndex, CallError, NodeError, Quota, TooMany};
 pub use memory_holder::{

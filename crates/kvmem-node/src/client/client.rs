@@ -11,7 +11,8 @@ use std::time::Duration;
 use kvmem::arena::Region;
 use kvmem::register::{Key, Limits, RegisterError, Registrar, RegistrationSet};
 
-use super::connection::Connection;
+use super::connection::{Connection, Sent};
+use super::grants::Grants;
 use super::inner::{ClientInner, UNEXPECTED};
 use super::link::NO_PINS;
 use super::memory::ClientMemory;
@@ -55,7 +56,7 @@ const KEEPALIVE_STACK: usize = 128 << 10;
 
 /// The scope of an acquisition, and whether it waits.
 #[derive(Clone, Copy, Debug)]
-struct Acquisition {
+pub(super) struct Acquisition {
     /// End at the first key without a value.
     prefix_only: bool,
     /// Wait for values that only the tier has.
@@ -107,6 +108,31 @@ fn chunk_bytes(boundary: u64, registrars: &[Arc<dyn Registrar>]) -> Option<u64> 
     let wanted = limits.iter().any(|limits| limits.preferred_chunk_bytes.is_some());
     let possible = limits.iter().all(|limits| limits.max_bytes >= chunk);
     (boundary != NO_BOUNDARY && wanted && possible).then_some(chunk)
+}
+
+/// Returns the call that releases pins and acquires values.
+pub(super) fn acquire_call<K: AsRef<[u8]>>(
+    (epoch, release): (u64, Vec<BlockHandle>),
+    keys: &[K],
+    Acquisition { prefix_only, wait }: Acquisition,
+) -> Call<'_> {
+    Call::Acquire { epoch, release, keys: keys_of(keys), prefix_only, wait }
+}
+
+/// Returns the call that commits values with these checksums.
+pub(super) fn commit_call<'a, K: AsRef<[u8]>>(
+    values: &'a [NewValue<K>],
+    checksums: &[Option<u32>],
+) -> Call<'a> {
+    let item = |(NewValue { key, reservation, options }, checksum): (&'a NewValue<K>, _)| Commit {
+        handle: reservation.handle(),
+        key: ValueKey(key.as_ref()),
+        parent: options.parent.as_ref().map(|parent| ValueKey(parent.as_bytes())),
+        checksum,
+        priority: options.priority.get(),
+        ttl_ms: options.ttl.map_or(0, |ttl| (ttl.as_millis() as u64).max(1)),
+    };
+    Call::Commit { items: values.iter().zip(checksums.iter().copied()).map(item).collect() }
 }
 
 fn keys_of<K: AsRef<[u8]>>(keys: &[K]) -> Vec<ValueKey<'_>> {
@@ -278,18 +304,28 @@ impl NodeClient {
 
     fn acquire_and<K: AsRef<[u8]>>(
         &self,
-        (epoch, release): (u64, Vec<BlockHandle>),
+        release: (u64, Vec<BlockHandle>),
         keys: &[K],
-        Acquisition { prefix_only, wait }: Acquisition,
+        how: Acquisition,
     ) -> Result<PinBatch, ClientError> {
-        let call = Call::Acquire { epoch, release, keys: keys_of(keys), prefix_only, wait };
+        self.acquired(&acquire_call(release, keys, how), keys.len(), how, None)
+    }
+
+    /// Takes the answer of an acquisition of `count` keys.
+    pub(super) fn acquired(
+        &self,
+        call: &Call<'_>,
+        count: usize,
+        Acquisition { prefix_only, .. }: Acquisition,
+        sent: Option<Sent>,
+    ) -> Result<PinBatch, ClientError> {
         let memory = &self.inner.memory;
         let connection = &self.inner.connection;
-        let (blocks, pending, number, revocations) = connection.call(&call, |grants, answer| {
+        let note = |grants: &mut Grants, answer| {
             let Answer::Pinned { epoch, blocks, pending } = answer else {
                 return Err(UNEXPECTED);
             };
-            if blocks.len() != keys.len() {
+            if blocks.len() != count {
                 return Err(ClientError::Protocol {
                     what: "the server answered for another number of keys",
                 });
@@ -306,7 +342,8 @@ impl NodeClient {
             }
             let number = if has_keys { grants.add_pins(&blocks) } else { 0 };
             Ok((blocks, pending, number, connection.revocations()))
-        })?;
+        };
+        let (blocks, pending, number, revocations) = connection.finish(call, sent, note)?;
         let mut pins = PinBatch::new(Arc::clone(&self.inner), blocks, number, revocations);
         pins.pending = pending;
         if self.verify {
@@ -361,10 +398,19 @@ impl NodeClient {
     }
 
     fn reserve_and(&self, sizes: &[u64], wait: bool) -> Result<Vec<NodeReservation>, ClientError> {
-        let call = Call::Reserve { sizes: Cow::Borrowed(sizes), wait };
+        self.reserved(&Call::Reserve { sizes: Cow::Borrowed(sizes), wait }, sizes, None)
+    }
+
+    /// Takes the answer of a reservation.
+    pub(super) fn reserved(
+        &self,
+        call: &Call<'_>,
+        sizes: &[u64],
+        sent: Option<Sent>,
+    ) -> Result<Vec<NodeReservation>, ClientError> {
         let memory = &self.inner.memory;
         let connection = &self.inner.connection;
-        let (blocks, session) = connection.call(&call, |grants, answer| {
+        let (blocks, session) = connection.finish(call, sent, |grants, answer| {
             let Answer::Reserved(blocks) = answer else { return Err(UNEXPECTED) };
             if memory.base_mut().is_none() {
                 return Err(ClientError::Protocol {
@@ -407,6 +453,18 @@ impl NodeClient {
     }
 
     fn send_commit<K: AsRef<[u8]>>(&self, values: &[NewValue<K>]) -> Result<(), ClientError> {
+        self.check_commit(values)?;
+        self.committed(values, &self.checksums_of(values), None)
+    }
+
+    /// Returns the checksums of values that are committed, if the client calculates them.
+    pub(super) fn checksums_of<K>(&self, values: &[NewValue<K>]) -> Vec<Option<u32>> {
+        let checksum = |it: &NewValue<K>| self.checksums.then(|| crc::of(it.reservation.bytes()));
+        values.iter().map(checksum).collect()
+    }
+
+    /// Returns an error unless the client has the reservations of all values.
+    pub(super) fn check_commit<K>(&self, values: &[NewValue<K>]) -> Result<(), ClientError> {
         let connection = &self.inner.connection;
         if connection.is_forked() {
             return Err(ClientError::Forked);
@@ -414,25 +472,24 @@ impl NodeClient {
         if let Some(index) = values.iter().position(|it| !it.reservation.is_of(&self.inner)) {
             return Err(ClientError::ForeignReservation { index });
         }
-        let items = values.iter().map(|NewValue { key, reservation, options }| Commit {
-            handle: reservation.handle(),
-            key: ValueKey(key.as_ref()),
-            parent: options.parent.as_ref().map(|parent| ValueKey(parent.as_bytes())),
-            checksum: self.checksums.then(|| crc::of(reservation.bytes())),
-            priority: options.priority.get(),
-            ttl_ms: options.ttl.map_or(0, |ttl| (ttl.as_millis() as u64).max(1)),
-        });
-        let items: Vec<Commit<'_>> = items.collect();
-        let handles: Vec<BlockHandle> = items.iter().map(|item| item.handle).collect();
-        let had =
-            |handle: &BlockHandle| connection.grants(|it| it.reservations.contains_key(handle));
-        if !handles.iter().all(had) {
-            return Err(ClientError::Call(crate::CallError::Fenced));
-        }
-        connection.call(&Call::Commit { items }, |grants, answer| {
+        let mut handles = values.iter().map(|it| it.reservation.handle());
+        let has_all =
+            connection.grants(|it| handles.all(|handle| it.reservations.contains_key(&handle)));
+        if has_all { Ok(()) } else { Err(ClientError::Call(CallError::Fenced)) }
+    }
+
+    /// Takes the answer of a commit.
+    pub(super) fn committed<K: AsRef<[u8]>>(
+        &self,
+        values: &[NewValue<K>],
+        checksums: &[Option<u32>],
+        sent: Option<Sent>,
+    ) -> Result<(), ClientError> {
+        let call = commit_call(values, checksums);
+        self.inner.connection.finish(&call, sent, |grants, answer| {
             let Answer::Done = answer else { return Err(UNEXPECTED) };
-            for handle in &handles {
-                grants.reservations.remove(handle);
+            for value in values {
+                grants.reservations.remove(&value.reservation.handle());
             }
             Ok(())
         })

@@ -37,6 +37,16 @@ struct Buffers {
     answer: Vec<u8>,
 }
 
+/// A request that was sent.
+#[derive(Debug)]
+pub(super) struct Sent {
+    id: u32,
+    /// The number of the connection.
+    link: u64,
+    channel: Arc<Channel>,
+    buffers: Buffers,
+}
+
 #[derive(Debug)]
 struct Shared {
     link: Option<Link>,
@@ -210,13 +220,31 @@ impl Connection {
         call: &Call<'_>,
         note: impl Fn(&mut Grants, Answer) -> Result<R, ClientError>,
     ) -> Result<R, ClientError> {
+        self.finish(call, None, note)
+    }
+
+    /// Sends a call, for [`finish`](Self::finish). `None`: it was not sent, and that sends it.
+    pub(super) fn begin(&self, call: &Call<'_>) -> Option<Sent> {
+        if self.is_forked() { None } else { self.send_call(call, self.limits(call)).ok() }
+    }
+
+    /// Waits for the answer of a call that was sent, as [`call`](Self::call) does for one that was
+    /// not.
+    pub(super) fn finish<R>(
+        &self,
+        call: &Call<'_>,
+        mut sent: Option<Sent>,
+        note: impl Fn(&mut Grants, Answer) -> Result<R, ClientError>,
+    ) -> Result<R, ClientError> {
         if self.is_forked() {
             return Err(ClientError::Forked);
         }
         let started = Instant::now();
         let mut pause = Duration::from_millis(1);
         loop {
-            let errno = match self.attempt(call) {
+            let limits = self.limits(call);
+            let sent = sent.take().map_or_else(|| self.send_call(call, limits), Ok);
+            let errno = match sent.and_then(|sent| self.receive_answer(sent, limits)) {
                 Ok((outcome, mut shared)) => return note(&mut shared.grants, outcome?),
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Transient(errno)) => errno,
@@ -339,13 +367,17 @@ impl Connection {
         Ok(())
     }
 
-    fn attempt(&self, call: &Call<'_>) -> Result<(Outcome, MutexGuard<'_, Shared>), Failure> {
+    fn limits(&self, call: &Call<'_>) -> Limits<'_> {
         let waits_for = match call {
             Call::Events { wait_ms, .. } => Duration::from_millis(u64::from(*wait_ms)),
             _ => Duration::ZERO,
         };
         let limit = self.options.answer_within.saturating_add(waits_for);
-        let limits = Limits { options: &self.options, until: Instant::now().checked_add(limit) };
+        Limits { options: &self.options, until: Instant::now().checked_add(limit) }
+    }
+
+    /// Sends a request. Connects again if the connection is broken.
+    fn send_call(&self, call: &Call<'_>, limits: Limits<'_>) -> Result<Sent, Failure> {
         let mut shared = self.lock();
         while shared.link.as_ref().is_none_or(|link| link.broken.is_some()) {
             shared = self.reconnect(shared, limits)?;
@@ -369,8 +401,8 @@ impl Connection {
             }
             _ => self.send(&channel, buffer, limits),
         };
-        let mut shared = self.lock();
         if let Err(failure) = sent {
+            let mut shared = self.lock();
             if let Some(link) = shared.link.as_mut().filter(|link| link.number == number) {
                 link.remove(id);
                 // Nothing of a call that has found no space was sent.
@@ -383,6 +415,17 @@ impl Connection {
             }
             return Err(failure);
         }
+        Ok(Sent { id, link: number, channel, buffers })
+    }
+
+    /// Waits for the answer to a request.
+    fn receive_answer(
+        &self,
+        sent: Sent,
+        limits: Limits<'_>,
+    ) -> Result<(Outcome, MutexGuard<'_, Shared>), Failure> {
+        let Sent { id, link: number, channel, mut buffers } = sent;
+        let mut shared = self.lock();
         loop {
             let Some(link) = shared.link.as_mut().filter(|link| link.number == number) else {
                 return Err(Failure::Transient(Errno::CONNRESET));
@@ -466,6 +509,13 @@ impl Connection {
         drop(shared);
         let over = limits.check();
         (self.lock(), over)
+    }
+
+    /// Gives up a request that was sent.
+    pub(super) fn abandon_sent(&self, sent: Sent) {
+        if !self.is_forked() {
+            self.abandon(self.lock(), sent.link, sent.id);
+        }
     }
 
     /// Gives up a request. What its answer gives, now or later, is released.

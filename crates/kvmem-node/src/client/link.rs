@@ -24,8 +24,8 @@ pub(super) struct Link {
     /// Why no more answers come.
     pub(super) broken: Option<Errno>,
     pub(super) next_id: u32,
-    /// Requests without an answer: `None` until it comes. There are as many as threads, so they are
-    /// searched one by one.
+    /// Requests without an answer: `None` until it comes. There are a few for each thread, so they
+    /// are searched one by one.
     pub(super) waiting: Vec<(u32, Option<Outcome>)>,
     /// Requests without an answer that no thread waits for, because their calls were interrupted.
     pub(super) abandoned: HashSet<u32>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kvmem::tier::Priority;
 use kvmem_node::{
     CallError, ClientError, ConnectOptions, EventKind, Events, Interrupt, MAX_MESSAGE, NewValue,
-    NodeClient, NodeReservation, NodeServer, ServerOptions, ValueOptions,
+    Node, NodeClient, NodeOptions, NodeReservation, NodeServer, ServerOptions, ValueOptions,
 };
 
 use super::RINGS;
@@ -477,4 +477,78 @@ fn calls_of_many_threads_overlap() {
     assert_eq!((stats.pinned, stats.hits), (0, 401 * u64::from(THREADS)));
     client.insert("last", b"value").expect("there is space");
     assert_eq!(waiting.join().expect("no panic").expect("a call").events.len(), 1);
+}
+
+#[test]
+fn the_answers_of_calls_are_taken_in_any_order() {
+    let place = Place::new();
+    let _server = Running::start(node(1 << 20), &place.socket(), ServerOptions::default());
+    let client = connect(&place.socket());
+    let (sizes, keys) = ([100, 200], ["a", "b"]);
+    let counts = || {
+        let stats = client.stats().expect("a call");
+        (stats.reservations, stats.values, stats.pinned)
+    };
+    let (first, second) = (client.begin_reserve(&sizes), client.begin_reserve(&sizes));
+    let second = second.wait().expect("there is space");
+    let first = first.wait().expect("there is space");
+    assert_eq!((counts(), first.len(), second[1].len()), ((4, 0, 0), 2, 200));
+    let values = |mut blocks: Vec<NodeReservation>| {
+        blocks.iter_mut().for_each(|it| it.write(0, b"value").expect("it is long enough"));
+        keys.into_iter().zip(blocks).map(|(key, it)| NewValue::new(key, it)).collect::<Vec<_>>()
+    };
+    let commit = client.begin_commit(values(first));
+    let acquire = client.begin_acquire(&keys);
+    let pins = acquire.wait().expect("a call");
+    commit.wait().expect("they are reserved");
+    assert_eq!((pins.hits(), counts()), (2, (2, 2, 2)));
+    assert_eq!(&pins.value(0).expect("it is pinned").bytes()[..5], b"value");
+    drop(pins);
+    // A commit that fails gives up its reservations, and says why when its answer is taken.
+    let twice = second.into_iter().map(|it| NewValue::new("twice", it)).collect();
+    let failed = client.begin_commit(twice).wait().expect_err("one key twice");
+    assert!(matches!(failed, ClientError::Call(CallError::Twice { index: 1 })), "{failed}");
+    assert_eq!(counts(), (0, 2, 0));
+}
+
+#[test]
+fn calls_whose_answers_nobody_takes_leave_nothing_behind() {
+    let place = Place::new();
+    let _server = Running::start(node(1 << 20), &place.socket(), ServerOptions::default());
+    let client = connect(&place.socket());
+    client.insert("a", b"value").expect("there is space");
+    let counts = || {
+        let stats = client.stats().expect("a call");
+        (stats.reservations, stats.values, stats.pinned)
+    };
+    for _ in 0..100 {
+        drop((client.begin_acquire(&["a", "b"]), client.begin_reserve(&[64; 9])));
+    }
+    // The next call takes their answers, and those after it are served behind the releases.
+    assert_eq!(client.lookup(&["a"]).expect("a call"), 1);
+    assert_eq!(counts(), (0, 1, 0));
+    let reserved = client.reserve(&[64]).expect("there is space");
+    drop(client.begin_commit(vec![NewValue::new("b", reserved.into_iter().next().expect("one"))]));
+    assert_eq!((client.lookup(&["b"]).expect("a call"), counts()), (1, (0, 2, 0)));
+}
+
+#[test]
+fn an_exchange_at_the_limit_of_pins_releases_first() {
+    let place = Place::new();
+    let options = NodeOptions { max_handles_per_session: 3, ..NodeOptions::default() };
+    let node = Node::create(support::memory(1 << 20), options).expect("the options are possible");
+    let _server = Running::start(node, &place.socket(), ServerOptions::default());
+    let client = connect(&place.socket());
+    for key in ["a", "b", "c", "d"] {
+        client.insert(key, b"value").expect("there is space");
+    }
+    let pins = client.acquire(&["a", "b"]).expect("within the limit");
+    let pins = client.exchange(pins, &["c", "d"]).expect("within the limit after the release");
+    let stats = client.stats().expect("a call");
+    assert_eq!((pins.hits(), stats.pinned, stats.hits, stats.misses), (2, 2, 4, 0));
+    // One more is too many, and the earlier pins are released nevertheless.
+    let failed = client.exchange(pins, &["a", "b", "c", "d"]).expect_err("four pins");
+    assert!(matches!(failed, ClientError::Call(CallError::Quota { .. })), "{failed}");
+    let stats = client.stats().expect("a call");
+    assert_eq!((stats.pinned, stats.hits, stats.misses), (0, 4, 0));
 }
