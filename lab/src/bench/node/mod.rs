@@ -9,9 +9,10 @@
 //!    their rates, or the time of the slowest.
 //! 3. *Values.* A pass stores values of 1 MiB under the keys of earlier ones, or reads as many in
 //!    random order, 64 in a call. To store is to reserve, copy and commit; to read is to acquire,
-//!    copy out and release. `memcpy` is the limit: the same bytes copied
-//!    to and from a memory file of the same kind and size by this process alone. All pages are
-//!    populated, and mapped where they are used.
+//!    copy out and release. The reservations or the acquisitions of the next 64 values are sent
+//!    before these 64 are copied, and the answer to a commit is awaited after the next copies.
+//!    `memcpy` is the limit: the same bytes copied to and from a memory file of the same kind and
+//!    size by this process alone. All pages are populated, and mapped where they are used.
 //! 4. *Look-ups.* A call looks up 64 keys that have values, and pins nothing.
 //! 5. *Restart.* A server with many committed blocks is killed by SIGKILL and started again. The
 //!    time ends when a client that was connected has the answer of its next look-up. The pages of

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use kvmem::arena::{Populate, ProgressOptions, Region};
-use kvmem_node::{ClientError, NewValue, NodeClient, PinBatch};
+use kvmem_node::{NewValue, NodeClient, PendingCall, PinBatch};
 use tempfile::TempDir;
 
 use super::exchange::{KEYS, key};
@@ -50,27 +50,52 @@ impl ValueContender for NodeValues {
     fn store(&mut self, memory: &mut Memory, first: u64) -> Result<()> {
         let keys = self.keys(first..first + memory.count as u64);
         let values: Vec<&[u8]> = memory.values(first).collect();
-        for (keys, values) in keys.chunks(BATCH).zip(values.chunks(BATCH)) {
-            let mut reserved = self.client.reserve(&vec![VALUE_BYTES; values.len()])?;
+        let sizes = [VALUE_BYTES; BATCH];
+        let reserve = |number: usize| {
+            let len = values.len().saturating_sub(number * BATCH).min(BATCH);
+            (len > 0).then(|| self.client.begin_reserve(&sizes[..len]))
+        };
+        // Two messages in a row wake the server once.
+        let (mut next, mut after) = (reserve(0), reserve(1));
+        let mut committing: Option<PendingCall<'_, ()>> = None;
+        for (number, (keys, values)) in keys.chunks(BATCH).zip(values.chunks(BATCH)).enumerate() {
+            let reserving = next.take().context("each batch has a reservation")?;
+            let mut reserved = reserving.wait()?;
             for (block, value) in reserved.iter_mut().zip(values) {
                 block.write(0, value)?;
             }
             let values = keys.iter().zip(reserved).map(|(key, block)| NewValue::new(key, block));
-            self.client.commit(values.collect()).map_err(ClientError::from)?;
+            let earlier = committing.replace(self.client.begin_commit(values.collect()));
+            (next, after) = (after.take(), reserve(number + 2));
+            earlier.map_or(Ok(()), PendingCall::wait)?;
         }
-        Ok(())
+        Ok(committing.map_or(Ok(()), PendingCall::wait)?)
     }
 
     fn fetch(&mut self, memory: &mut Memory, numbers: &[u64]) -> Result<()> {
         let keys = self.keys(numbers.iter().copied());
         let mut rooms = memory.rooms();
-        for keys in keys.chunks(BATCH) {
-            let pins: PinBatch = self.client.acquire(keys)?;
-            unless_all(pins.hits(), keys.len())?;
+        let mut batches = keys.chunks(BATCH);
+        let mut acquire =
+            || batches.next().map(|keys| (keys.len(), self.client.begin_acquire(keys)));
+        // Two messages in a row wake the server once.
+        let (mut next, mut after) = (acquire(), acquire());
+        let mut last = Vec::new();
+        while let Some((count, acquiring)) = next {
+            let pins: PinBatch = acquiring.wait()?;
+            unless_all(pins.hits(), count)?;
             for (value, room) in pins.values().flatten().zip(&mut rooms) {
                 room.copy_from_slice(value.bytes());
             }
+            last.push(pins);
+            if let Some(further) = acquire() {
+                PinBatch::release_all(last.drain(..));
+                (next, after) = (after.take(), Some(further));
+            } else {
+                next = after.take();
+            }
         }
+        PinBatch::release_all(last);
         Ok(())
     }
 
