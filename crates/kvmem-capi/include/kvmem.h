@@ -624,9 +624,9 @@ typedef struct kvmem_bump_arena_stats {
     /// Length of the memory in bytes.
     uint64_t capacity;
     /// Bytes allocated since the arena was made or last reset, including the padding before
-    /// them.
+    /// them and the skipped ends of chunks.
     uint64_t used;
-    /// Bytes that remain.
+    /// Bytes that remain, those in chunks of threads included.
     uint64_t remaining;
     /// The first address.
     void *data;

@@ -223,6 +223,11 @@ fn goals(run: &mut Run) {
         let name = format!("bump, {threads} thread(s): time over that of published-arena");
         run.at_most(&name, limit, run.over("bump", published, "ns", lines));
     }
+    if Machine::here().cores >= 16 {
+        let eight = |line: &str| line.ends_with(" 8 thread(s)");
+        let ns = run.values("bump", BumpId::Kvmem, "ns", eight);
+        run.at_most("bump, 8 thread(s): ns of a call", 60.0, ns);
+    }
     let served = run.values("bump", BumpId::Kvmem, "ns", |line| line.ends_with(" 1 thread(s)"));
     let full = run.values("bump-full", BumpId::Kvmem, "ns", |_| true).into_iter().zip(served);
     let full = full.map(|((full, line), (served, _))| (full / served, line)).collect();

@@ -8,12 +8,12 @@
 //!                                             └ this address is a multiple of the alignment
 //! ```
 //!
-//! The cursor is the only state (see `cursor.rs`). All other fields are constant and lie on other
-//! cache lines, where the exchanges of other threads do not disturb them. The statistics follow
-//! from that: `used` and `remaining` come from one load of the cursor, therefore they always add up
-//! to the capacity and cost the allocations nothing. The arena does not count its allocations: a
-//! counter would be a second atomic operation for each of them. A caller that needs this number
-//! counts its own calls.
+//! The cursor is the only state of an arena whose threads do not collide (see `cursor.rs`). Threads
+//! that do get chunks of their own (see `lanes.rs`). All other fields lie on other cache lines,
+//! where the exchanges of other threads do not disturb them. The statistics are read from cursor
+//! and lanes, so they always add up to the capacity and cost the allocations nothing. The arena
+//! does not count its allocations: a counter would be a second atomic operation for each of them. A
+//! caller that needs this number counts its own calls.
 //!
 //! Alignment applies to the *address*. If the memory begins at a multiple of 4096 and a request
 //! asks for an alignment of 2 MiB, the offset of the result is in general not a multiple of 2 MiB.
@@ -26,18 +26,35 @@
 use std::alloc::Layout;
 use std::fmt;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
 
 use super::cursor::Cursor;
 use super::error::BumpError;
+use super::lanes::BumpLanes;
 use super::memory::{Exclusive, Memory};
+use crate::sync::{AtomicBool, Ordering};
 
 /// A lock-free allocator that hands out the bytes of `M` by moving a cursor. Any number of threads
 /// share it by reference.
 ///
 /// An allocation is one atomic read-modify-write, repeated only if another thread's exchange came
 /// in between. A failed allocation is one load and writes nothing. Neither logs anything.
+///
+/// Threads that often collide at the cursor of an arena of at least 16 MiB get *chunks* of it, at
+/// most 1 MiB each, and all together at most one part in 128 of the arena. Requests that are at
+/// most a sixteenth of a chunk are then served from the chunk of their thread. From that moment
+/// until the next reset:
+///
+/// - Addresses ascend within a chunk, and not from one allocation of the arena to the next.
+/// - The end of a chunk that is too short for a request is skipped and counts as used: less than a
+///   sixteenth of the chunk. Equal requests of a power of two, with no larger alignment, skip
+///   nothing.
+/// - A request that the remaining bytes behind the cursor cannot serve is served from any thread's
+///   chunk. No request fails because of another thread's chunk, except that a request which is
+///   longer than a chunk cannot use what is left in chunks, and that a thread in the middle of
+///   taking a chunk holds it.
 ///
 /// ```
 /// use std::mem::MaybeUninit;
@@ -73,9 +90,12 @@ use super::memory::{Exclusive, Memory};
 /// Drawback: no allocation can be freed alone. For that, use [`offset`](crate::offset).
 pub struct BumpArena<M: Memory> {
     cursor: Cursor,
+    lanes: BumpLanes,
     base: NonNull<u8>,
     /// One past the last byte. Never less than the cursor.
     limit: usize,
+    /// Threads use the lanes. Changes once between two resets.
+    is_crowded: AtomicBool,
     memory: M,
 }
 
@@ -92,9 +112,9 @@ crate::stats! {
         /// Length of the memory in bytes.
         capacity: usize,
         /// Bytes allocated since the arena was made or last reset, including the padding before
-        /// them.
+        /// them and the skipped ends of chunks.
         used: usize,
-        /// Bytes that remain.
+        /// Bytes that remain, those in chunks of threads included.
         remaining: usize,
     }
 }
@@ -106,7 +126,15 @@ impl<M: Memory> BumpArena<M> {
         let base = memory.base();
         let start = base.addr().get();
         // `Memory`, condition 2, excludes an overflow.
-        BumpArena { cursor: Cursor::new(start), base, limit: start + memory.len(), memory }
+        let limit = start + memory.len();
+        BumpArena {
+            cursor: Cursor::new(start),
+            lanes: BumpLanes::new(memory.len(), limit),
+            base,
+            limit,
+            is_crowded: AtomicBool::new(false),
+            memory,
+        }
     }
 
     /// Allocates `layout.size()` bytes at a multiple of `layout.align()`; the slice has exactly the
@@ -136,9 +164,24 @@ impl<M: Memory> BumpArena<M> {
         if size == 0 {
             return Err(BumpError::Zero);
         }
-        match self.cursor.take(size, mask, self.limit) {
+        // Relaxed: a hint. The lanes are as old as the arena.
+        let taken = if self.is_crowded.load(Ordering::Relaxed) {
+            self.lanes.take(&self.cursor, size, mask)
+        } else {
+            self.cursor.take(size, mask, |at| self.limit - at, |_| 0, || self.open_lanes())
+        };
+        match taken {
             Ok(start) => Ok(self.bytes(start, size)),
             Err(remaining) => Err(BumpError::Full { requested: size, remaining }),
+        }
+    }
+
+    /// Lets the threads use the lanes, if the arena is large enough for chunks.
+    #[cold]
+    fn open_lanes(&self) {
+        if self.lanes.exist() {
+            // Relaxed: a hint.
+            self.is_crowded.store(true, Ordering::Relaxed);
         }
     }
 
@@ -184,11 +227,20 @@ impl<M: Memory> BumpArena<M> {
 
     /// Returns whether the address lies in bytes that have been handed out, padding included.
     pub(in crate::arena) fn has_handed_out(&self, address: *const u8) -> bool {
-        (self.base.addr().get()..self.cursor.at()).contains(&address.addr())
+        let address = address.addr();
+        (self.base.addr().get()..self.cursor.at()).contains(&address)
+            && !self.rests().any(|rest| rest.contains(&address))
     }
 
-    /// Returns the used and remaining bytes, from one load. They include every allocation that
-    /// happened before this call on this thread.
+    /// Returns the ranges of addresses that threads hold in chunks.
+    fn rests(&self) -> impl Iterator<Item = Range<usize>> {
+        // Relaxed: a thread that has used a chunk, or has an address from one, sees it set.
+        let is_crowded = self.is_crowded.load(Ordering::Relaxed);
+        is_crowded.then(|| self.lanes.rests()).into_iter().flatten()
+    }
+
+    /// Returns the used and remaining bytes. They include every allocation that happened before
+    /// this call on this thread. A chunk that another thread is taking counts as used. O(1).
     ///
     /// ```
     /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
@@ -200,12 +252,10 @@ impl<M: Memory> BumpArena<M> {
     #[inline]
     #[must_use]
     pub fn stats(&self) -> BumpStats {
-        let at = self.cursor.at();
-        BumpStats {
-            capacity: self.capacity(),
-            used: at - self.base.addr().get(),
-            remaining: self.limit - at,
-        }
+        // The lanes first: a chunk that they have is behind the cursor by the time that is read.
+        let rests = self.rests().map(|rest| rest.len()).sum::<usize>();
+        let remaining = rests + (self.limit - self.cursor.at());
+        BumpStats { capacity: self.capacity(), used: self.capacity() - remaining, remaining }
     }
 
     /// Returns the size of the memory in bytes.
@@ -239,6 +289,9 @@ impl<M: Memory> BumpArena<M> {
     /// ```
     pub fn reset(&mut self) {
         self.cursor.set(self.base.addr().get());
+        self.lanes.reset();
+        // Relaxed: the exclusive borrow excludes all other threads.
+        self.is_crowded.store(false, Ordering::Relaxed);
     }
 
     /// Takes the arena apart and returns its memory. Pointers that it handed out must not be used
@@ -325,10 +378,15 @@ mod tests {
         let cursor = offset_of!(Arena, cursor);
         let lines = cursor..cursor + size_of::<Cursor>();
         assert_eq!((align_of::<Arena>() % 128, lines.start % 128, lines.end % 128), (0, 0, 0));
-        for constant in
-            [offset_of!(Arena, base), offset_of!(Arena, limit), offset_of!(Arena, memory)]
-        {
+        let first = offset_of!(Arena, base) / 128;
+        for constant in [
+            offset_of!(Arena, base),
+            offset_of!(Arena, limit),
+            offset_of!(Arena, is_crowded),
+            offset_of!(Arena, memory),
+        ] {
             assert!(!lines.contains(&constant), "{constant} is within {lines:?}");
+            assert_eq!(constant / 128, first);
         }
     }
 

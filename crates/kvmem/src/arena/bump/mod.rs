@@ -3,6 +3,7 @@
 mod arena;
 mod cursor;
 mod error;
+mod lanes;
 mod memory;
 #[cfg(all(test, loom, not(shuttle)))]
 mod models;

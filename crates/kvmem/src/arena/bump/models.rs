@@ -1,10 +1,12 @@
 //! The cursor of a bump arena: it hands out no byte twice, adds padding only for alignment, and
-//! fails no request that fits.
+//! fails no request that fits. Its lanes: they hand out no byte twice and lose none.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
+use super::cursor::Cursor;
+use super::lanes::BumpLanes;
 use crate::arena::{BumpArena, BumpError, HeapMemory};
 use crate::sync::models::spawn;
 
@@ -106,5 +108,104 @@ fn statistics_include_published_allocations() {
         let stats = arena.stats();
         assert!(matches!(stats.used, 0 | 10) && stats.used + stats.remaining == 64);
         publisher.join().unwrap();
+    });
+}
+
+/// The lanes and the cursor of an arena of eight chunks of 16 bytes.
+struct Chunked {
+    cursor: Cursor,
+    lanes: BumpLanes,
+}
+
+const START: usize = 160;
+const LIMIT: usize = START + 128;
+
+impl Chunked {
+    fn with_cursor_at(at: usize) -> Arc<Self> {
+        let lanes = BumpLanes::new(LIMIT - START, LIMIT);
+        assert!(lanes.exist());
+        Arc::new(Chunked { cursor: Cursor::new(at), lanes })
+    }
+
+    /// Takes `size` bytes, aligned to it, as thread `number`.
+    fn take(&self, number: usize, size: usize) -> Result<std::ops::Range<usize>, usize> {
+        let start = self.lanes.take_in(number, &self.cursor, size, size - 1)?;
+        assert_eq!(start % size, 0);
+        Ok(start..start + size)
+    }
+
+    fn remaining(&self) -> usize {
+        let rests = self.lanes.rests().map(|rest| rest.len()).sum::<usize>();
+        rests + LIMIT - self.cursor.at()
+    }
+
+    /// Takes all bytes that remain, and checks that each byte from `at` on was taken once.
+    fn assert_nothing_is_lost(&self, at: usize, mut taken: Vec<std::ops::Range<usize>>) {
+        let remaining = self.remaining();
+        let rest: Vec<_> = std::iter::from_fn(|| self.take(0, 1).ok()).collect();
+        assert_eq!((rest.len(), self.remaining()), (remaining, 0));
+        taken.extend(rest);
+        taken.sort_by_key(|range| range.start);
+        let end = taken.iter().fold(at, |end, range| {
+            assert_eq!(range.start, end, "{taken:?}");
+            range.end
+        });
+        assert_eq!(end, LIMIT);
+    }
+}
+
+/// Makes the requests of each thread, `(number, sizes)`, the last ones in this thread.
+fn take_all(
+    chunked: &Arc<Chunked>,
+    threads: &[(usize, &'static [usize])],
+) -> Vec<std::ops::Range<usize>> {
+    let take = |chunked: &Chunked, (number, sizes): (usize, &[usize])| -> Vec<_> {
+        sizes.iter().filter_map(|size| chunked.take(number, *size).ok()).collect()
+    };
+    let (last, others) = threads.split_last().expect("there are some");
+    let handles: Vec<_> =
+        others.iter().map(|&thread| spawn(chunked, move |chunked| take(chunked, thread))).collect();
+    let last = take(chunked, *last);
+    handles.into_iter().flat_map(|thread| thread.join().unwrap()).chain(last).collect()
+}
+
+/// Two threads of one lane take chunks at once: the second one gets no chunk that it has no place
+/// for.
+#[test]
+fn a_shared_lane_loses_no_chunk() {
+    loom::model(|| {
+        let at = LIMIT - 64;
+        let chunked = Chunked::with_cursor_at(at);
+        let taken = take_all(&chunked, &[(0, &[4, 4]), (2, &[4, 4])]);
+        assert_eq!(taken.len(), 4);
+        chunked.assert_nothing_is_lost(at, taken);
+    });
+}
+
+/// The cursor is near the end: one lane gets the last chunk, and threads of the other lane use it.
+#[test]
+fn the_last_chunk_serves_all_lanes() {
+    loom::model(|| {
+        let at = LIMIT - 16;
+        let chunked = Chunked::with_cursor_at(at);
+        let taken = take_all(&chunked, &[(0, &[2, 2]), (1, &[2, 2])]);
+        assert!(taken.len() >= 2, "a thread that took the chunk was not served");
+        chunked.assert_nothing_is_lost(at, taken);
+    });
+}
+
+/// A reader never finds more bytes than there are, and finds what was published as used.
+#[test]
+fn rests_and_cursor_add_up_to_no_more_than_the_arena() {
+    loom::model(|| {
+        let at = LIMIT - 48;
+        let chunked = Chunked::with_cursor_at(at);
+        let thread = spawn(&chunked, |chunked| {
+            (0..5).for_each(|_| drop(chunked.take(0, 4).expect("there is room")));
+        });
+        let remaining = chunked.remaining();
+        assert!(remaining <= 48, "{remaining}");
+        thread.join().unwrap();
+        assert_eq!(chunked.remaining(), 28);
     });
 }

@@ -5,6 +5,7 @@ use std::ptr::{self, NonNull};
 use kvmem::arena::{BumpArena, BumpStats, HeapMemory, Memory};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
+mod chunks;
 mod concurrent;
 mod edges;
 mod process;
