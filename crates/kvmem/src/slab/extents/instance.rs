@@ -12,6 +12,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::offset::{AllocError, Allocation, LONG, Range, RawAllocation, RawHandle, SpaceHandle};
+use crate::slab::magazine::MagazineCore;
 use crate::slab::magazine::MagazineSettings;
 use crate::slab::magazine::Magazines;
 use crate::slab::magazine::RoundSource;
@@ -42,6 +43,9 @@ const MAX_FULL_MAGAZINES: usize = 8;
 /// A refill takes at most one part in this many of the free bytes, so the last ranges remain for
 /// the threads that request them.
 const REFILL_SHARE: u64 = 16;
+
+/// The bytes of a round in a class that stands for no size.
+const UNUSED_ROUND_BYTES: u64 = 1;
 
 /// Reason for a missing range: the space is full according to the hint.
 const FULL: u64 = 0;
@@ -240,7 +244,10 @@ impl ExtentInstance {
                 return range;
             }
         }
-        if self.is_full(size) || self.exceeds_free(size) {
+        if size > self.magazines.max_free_fast(|| self.space.free_bound())
+            || self.is_full(size)
+            || self.exceeds_free(size)
+        {
             return Range::none(FULL);
         }
         self.allocate_slow(size, failure)
@@ -316,7 +323,10 @@ impl ExtentInstance {
         let _binding = self.binding.lock();
         // Remaining extents ask whether anything is cached. Until nothing is, they have to check
         // all classes.
-        self.magazines.disable_caching(|| self.hot.close());
+        self.magazines.disable_caching(|magazines| {
+            self.hot.close();
+            release_classes(magazines, 0);
+        });
     }
 
     /// Records a request for a size that is not hot.
@@ -342,7 +352,10 @@ impl ExtentInstance {
             return;
         }
         let Some(_binding) = self.binding.try_lock() else { return };
-        self.magazines.rebind(|_| self.hot.suspend());
+        self.magazines.rebind(|magazines| {
+            self.hot.suspend();
+            release_classes(magazines, self.hot.used());
+        });
         // Sizes that are detected later are judged anew.
         self.magazines.try_again();
         self.space.set_combining(self.hot.used() == 0);
@@ -355,6 +368,7 @@ impl ExtentInstance {
         self.magazines.rebind(|magazines| {
             if !named && self.hot.should_forget_detected() {
                 self.hot.forget_detected();
+                release_classes(magazines, self.hot.used());
             }
             if let Some(class) = self.hot.bind(size, named) {
                 let rounds = (bound / MAGAZINE_SHARE / u64::from(size)).clamp(1, MAX_ROUNDS.0);
@@ -387,7 +401,8 @@ impl ExtentInstance {
 
     /// Returns whether the request exceeds all free bytes, cached or not.
     pub(super) fn exceeds_free(&self, size: u64) -> bool {
-        self.magazines.max_free(|| self.space.free_bound()).is_some_and(|max| size > max)
+        let free = || self.space.free_bound();
+        size > self.magazines.max_free_fast(free) || size > self.magazines.max_free(free)
     }
 
     /// Runs `attempt`, and again with all caches empty if it fails and a reclaim may help.
@@ -474,6 +489,11 @@ impl ExtentInstance {
     }
 }
 
+/// Withdraws the shares of the bound from the classes from `first` on, which stand for no size.
+fn release_classes(magazines: &MagazineCore<Range, SpaceSource>, first: usize) {
+    (first..CLASSES).for_each(|class| magazines.reshape(class, UNUSED_ROUND_BYTES, (1, 1)));
+}
+
 /// The space as a source of ranges.
 pub(super) struct SpaceSource {
     space: SpaceHandle,
@@ -526,8 +546,7 @@ impl RoundSource<Range> for SpaceSource {
     }
 
     fn round_bytes(&self, _: usize) -> usize {
-        // The value until the class stands for a size.
-        1
+        UNUSED_ROUND_BYTES as usize
     }
 
     unsafe fn postfork_child(&self) {

@@ -14,10 +14,13 @@
 //! the interval ends. Empty magazines are trimmed likewise.
 //!
 //! *Magazine size*: the more often a thread finds the lock taken, the larger new magazines become,
-//! so threads visit the depot less often. They shrink after an interval without contention.
+//! so threads visit the depot less often. They shrink after an interval without contention. If
+//! there is a bound of cached bytes, they are no longer than the threads' [share](super::core)
+//! allows.
 
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, hold_over_fork, release_over_fork};
 
+use super::core::Holders;
 use super::magazine::{Magazine, MagazineChain};
 
 /// The lock must be found taken this many times before magazines grow.
@@ -32,8 +35,10 @@ pub(crate) struct Depot<R> {
     /// The bounds of a magazine's size, in rounds.
     min: AtomicUsize,
     max: AtomicUsize,
-    /// The size of a new magazine, in rounds.
+    /// The size of a new magazine, in rounds, if the share of a thread allows it.
     capacity: AtomicUsize,
+    /// The most rounds that the share of a thread allows a magazine.
+    share: AtomicUsize,
     round_bytes: AtomicU64,
     contention: AtomicU64,
     pub(crate) refills: AtomicU64,
@@ -68,6 +73,8 @@ pub(crate) struct DepotCounts {
 pub(crate) struct Lists<R> {
     full: MagazineChain<R>,
     empty: MagazineChain<R>,
+    /// The node is counted as a holder of rounds. If false, it has no full magazine.
+    counted: bool,
     full_min: usize,
     empty_min: usize,
     exchanges: u64,
@@ -91,6 +98,7 @@ impl<R: Copy + Send> Depot<R> {
             min: AtomicUsize::new(min),
             max: AtomicUsize::new(max),
             capacity: AtomicUsize::new(min),
+            share: AtomicUsize::new(usize::MAX),
             round_bytes: AtomicU64::new(round_bytes as u64),
             contention: AtomicU64::new(0),
             refills: AtomicU64::new(0),
@@ -121,8 +129,22 @@ impl<R: Copy + Send> Depot<R> {
 
     /// Returns the size of a new magazine, in rounds.
     pub(crate) fn capacity(&self) -> usize {
+        // Relaxed, both: hints.
+        self.capacity.load(Ordering::Relaxed).min(self.share.load(Ordering::Relaxed))
+    }
+
+    /// Returns the most bytes that a magazine needs.
+    pub(crate) fn max_magazine_bytes(&self) -> u64 {
+        // Relaxed: see `reshape`.
+        self.round_bytes().saturating_mul(self.max.load(Ordering::Relaxed) as u64)
+    }
+
+    /// Limits new magazines to about so many bytes: to the nearest number of rounds, at least one.
+    pub(crate) fn set_max_magazine_bytes(&self, bytes: u64) {
+        let round = self.round_bytes().max(1);
+        let rounds = usize::try_from(bytes.saturating_add(round / 2) / round).unwrap_or(usize::MAX);
         // Relaxed: a hint.
-        self.capacity.load(Ordering::Relaxed)
+        self.share.store(rounds.max(1), Ordering::Relaxed);
     }
 
     pub(crate) fn contention(&self) -> u64 {
@@ -149,8 +171,9 @@ impl<R: Copy + Send> Depot<R> {
             lists.contended += 1;
             if lists.contended >= CONTENTION_TO_GROW {
                 lists.contended = 0;
-                let capacity = self.capacity();
-                // Relaxed: hints. If two nodes change the size at once, one of the changes is lost.
+                // Relaxed, all: hints. If two nodes change the size at once, one of the changes is
+                // lost.
+                let capacity = self.capacity.load(Ordering::Relaxed);
                 let max = self.max.load(Ordering::Relaxed);
                 self.capacity.store((capacity + capacity / 2 + 1).min(max), Ordering::Relaxed);
             }
@@ -195,7 +218,8 @@ impl<R: Copy + Send> Depot<R> {
     }
 
     /// Takes a full magazine in exchange for an empty one; also returns whether it is time to read
-    /// the clock. `empty` is called at most once.
+    /// the clock. `empty` is called if there is a full magazine, before another thread can find
+    /// that it is gone.
     pub(crate) fn take_full(
         &self,
         node: usize,
@@ -219,10 +243,11 @@ impl<R: Copy + Send> Depot<R> {
         node: usize,
         full: Option<Magazine<R>>,
         capacity: usize,
+        holders: &Holders,
     ) -> (Option<Magazine<R>>, bool) {
         self.with(&self.nodes[node], |lists| {
             if let Some(full) = full {
-                lists.full.push(full);
+                lists.keep_full(full, holders);
             }
             let mut empty = lists.empty.pop();
             while empty.as_ref().is_some_and(|empty| empty.capacity() != capacity) {
@@ -252,8 +277,8 @@ impl<R: Copy + Send> Depot<R> {
     }
 
     /// Keeps a magazine that holds rounds.
-    pub(crate) fn give_full(&self, node: usize, full: Magazine<R>) {
-        self.with(&self.nodes[node], |lists| lists.full.push(full));
+    pub(crate) fn give_full(&self, node: usize, full: Magazine<R>, holders: &Holders) {
+        self.with(&self.nodes[node], |lists| lists.keep_full(full, holders));
     }
 
     /// Keeps a magazine without rounds.
@@ -267,21 +292,20 @@ impl<R: Copy + Send> Depot<R> {
         }
     }
 
-    /// Moves all magazines of all nodes to `out`; returns the number of full ones.
+    /// Moves all magazines of all nodes to `out`; returns the number of holders that they were.
     pub(crate) fn take_all(&self, out: &mut MagazineChain<R>) -> usize {
         let mut take = |lists: &mut Lists<R>| {
-            let full = lists.full.len();
             while let Some(magazine) = lists.full.pop().or_else(|| lists.empty.pop()) {
                 out.push(magazine);
             }
             (lists.full_min, lists.empty_min) = (0, 0);
-            full
+            lists.uncount()
         };
         self.nodes.iter().map(|node| self.with(node, &mut take)).sum()
     }
 
     /// Trims the working set: moves the full magazines that no thread needed since the last call to
-    /// `out`, and frees such empty ones. Returns the number of full ones.
+    /// `out`, and frees such empty ones. Returns the number of nodes that are no holders any more.
     pub(crate) fn take_idle(&self, out: &mut MagazineChain<R>) -> usize {
         let mut contended = false;
         let mut take = |lists: &mut Lists<R>| {
@@ -292,16 +316,16 @@ impl<R: Copy + Send> Depot<R> {
             lists.full_min = lists.full.len();
             lists.empty_min = lists.empty.len();
             contended |= std::mem::take(&mut lists.contended_lately);
-            idle
+            lists.uncount()
         };
-        let idle = self.nodes.iter().map(|node| self.with(node, &mut take)).sum();
+        let gone = self.nodes.iter().map(|node| self.with(node, &mut take)).sum();
         if !contended {
-            let capacity = self.capacity();
-            // Relaxed: a hint. If another node grows it at once, one of the changes is lost.
+            // Relaxed, all: hints. If another node grows it at once, one of the changes is lost.
+            let capacity = self.capacity.load(Ordering::Relaxed);
             let min = self.min.load(Ordering::Relaxed);
             self.capacity.store((capacity - capacity / 4).max(min), Ordering::Relaxed);
         }
-        idle
+        gone
     }
 
     /// Appends a copy of all rounds to `out`.
@@ -309,14 +333,37 @@ impl<R: Copy + Send> Depot<R> {
         self.nodes.iter().for_each(|node| node.lists.lock().full.copy_into(out));
     }
 
-    /// Returns whether a node has at least `max_full` full magazines.
-    pub(crate) fn is_at_limit(&self, node: usize, max_full: usize) -> bool {
-        max_full != usize::MAX && self.nodes[node].lists.lock().full.len() >= max_full
+    /// Takes a full magazine, if there is any. Also returns the number of nodes that are no holders
+    /// any more.
+    pub(crate) fn take_one_full(&self) -> Option<(Magazine<R>, usize)> {
+        self.find(0, |lists| {
+            let full = lists.full.pop()?;
+            lists.full_min = lists.full_min.min(lists.full.len());
+            Some((full, lists.uncount()))
+        })
     }
 
-    /// Returns whether the depot holds no round.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.nodes.iter().all(|node| node.lists.lock().full.len() == 0)
+    /// Returns whether a node has the rounds of at least `max_full` full magazines of their first
+    /// size.
+    pub(crate) fn is_at_limit(&self, node: usize, max_full: usize) -> bool {
+        // Relaxed, both: threads at once may exceed the limit by one magazine each.
+        let max = max_full.saturating_mul(self.min.load(Ordering::Relaxed));
+        self.nodes[node].rounds.load(Ordering::Relaxed) >= max
+    }
+
+    /// Returns whether the depot holds no round. Nodes without a full magazine are no holders any
+    /// more.
+    pub(crate) fn is_empty(&self, holders: &Holders) -> bool {
+        self.nodes.iter().all(|node| {
+            let mut lists = node.lists.lock();
+            holders.remove(lists.uncount());
+            lists.full.len() == 0
+        })
+    }
+
+    /// Returns the number of nodes that are counted as holders.
+    pub(crate) fn holders(&self) -> usize {
+        self.nodes.iter().filter(|node| node.lists.lock().counted).count()
     }
 
     /// Reads the counters without a lock.
@@ -351,6 +398,7 @@ impl<R> DepotNode<R> {
         let lists = Lists {
             full: MagazineChain::new(),
             empty: MagazineChain::new(),
+            counted: false,
             full_min: 0,
             empty_min: 0,
             exchanges: 0,
@@ -367,6 +415,21 @@ impl<R> DepotNode<R> {
 }
 
 impl<R> Lists<R> {
+    /// Keeps a magazine that holds rounds.
+    fn keep_full(&mut self, full: Magazine<R>, holders: &Holders) {
+        if !self.counted {
+            self.counted = true;
+            holders.add();
+        }
+        self.full.push(full);
+    }
+
+    /// Ends the node's being a holder if it has no full magazine; returns the number of holders to
+    /// remove from the count: 1 or 0.
+    fn uncount(&mut self) -> usize {
+        usize::from(self.full.len() == 0 && std::mem::take(&mut self.counted))
+    }
+
     fn count_exchange(&mut self) -> bool {
         self.exchanges += 1;
         self.exchanges.is_multiple_of(EXCHANGES_PER_CLOCK_READ)

@@ -226,8 +226,14 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
 
     /// See `max_free` of [`MagazineCore::bound`].
     #[inline]
-    pub(crate) fn max_free(&self, free: impl Fn() -> u64) -> Option<u64> {
+    pub(crate) fn max_free(&self, free: impl Fn() -> u64) -> u64 {
         self.core().bound().max_free(free)
+    }
+
+    /// See `max_free_fast` of [`MagazineCore::bound`].
+    #[inline(always)]
+    pub(crate) fn max_free_fast(&self, free: impl Fn() -> u64) -> u64 {
+        self.core().bound().max_free_fast(free)
     }
 
     /// See [`MagazineCore::nothing_cached_fast`].
@@ -282,7 +288,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
     }
 
     /// See [`MagazineCore::disable_caching`].
-    pub(crate) fn disable_caching(&self, change: impl FnOnce()) {
+    pub(crate) fn disable_caching(&self, change: impl FnOnce(&MagazineCore<R, S>)) {
         self.core().disable_caching(change);
     }
 
@@ -315,7 +321,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
     /// Sets the most bytes that may be cached. Rounds beyond a lower bound stay cached until they
     /// are taken.
     pub(crate) fn set_max_cached_bytes(&self, bytes: u64) {
-        self.core().bound().set_max_cached_bytes(bytes);
+        self.core().set_max_cached_bytes(bytes);
     }
 
     /// See `charged` of [`MagazineCore::bound`].

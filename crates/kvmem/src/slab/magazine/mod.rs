@@ -31,6 +31,7 @@ mod topology;
 mod tests;
 
 pub use clock::{Clock, ManualClock, SystemClock};
+pub(crate) use core::MagazineCore;
 pub(crate) use magazines::Magazines;
 pub(crate) use settings::MagazineSettings;
 pub(crate) use source::RoundSource;

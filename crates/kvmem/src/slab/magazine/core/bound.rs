@@ -1,34 +1,41 @@
 //! *Bound*: the most bytes that all caches of an instance together may hold.
 //!
 //! A magazine is *charged* with the bytes that it could hold: before its rounds leave the source,
-//! and until they are back.
+//! and until they are back. Charges and uncharges are two sums that only grow. A reader that loads
+//! the uncharges first and the charges last therefore never finds less than what was charged at any
+//! moment in between, however many threads change the sums meanwhile.
 
-use super::moves::Moves;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 /// The value of [`CacheBound::bound`] for no bound.
 const NO_BOUND: u64 = u64::MAX;
-/// Attempts to read the charged bytes consistently.
-const CONSISTENT_READ_TRIES: usize = 16;
 
 /// The bound of cached bytes, and what is charged against it.
 pub(crate) struct CacheBound {
     bound: AtomicU64,
-    /// The bytes that all magazines in caches, and all magazines with rounds in the depot, could
-    /// hold if they were full. Maintained only if there is a bound.
-    charged: AtomicU64,
-    uncharges: Moves,
-    /// Readers detect uncharges.
-    tracked: bool,
+    /// The greatest bound since caching was enabled: no more was ever charged.
+    ceiling: AtomicU64,
+    sums: ChargeSums,
+}
+
+/// The sums that threads change. On cache lines of their own, because requests that must fail read
+/// the other fields.
+#[repr(align(128))]
+struct ChargeSums {
+    /// Charges minus uncharges are the bytes that all magazines in caches, and all magazines with
+    /// rounds in the depot, could hold if they were full. Both wrap. Maintained only if there is a
+    /// bound.
+    charges: AtomicU64,
+    uncharges: AtomicU64,
 }
 
 impl CacheBound {
-    pub(crate) fn new(max_cached_bytes: Option<u64>, tracked: bool) -> Self {
+    pub(crate) fn new(max_cached_bytes: Option<u64>) -> Self {
+        let bound = max_cached_bytes.unwrap_or(NO_BOUND);
         CacheBound {
-            bound: AtomicU64::new(max_cached_bytes.unwrap_or(NO_BOUND)),
-            charged: AtomicU64::new(0),
-            uncharges: Moves::new(),
-            tracked,
+            bound: AtomicU64::new(bound),
+            ceiling: AtomicU64::new(bound),
+            sums: ChargeSums { charges: AtomicU64::new(0), uncharges: AtomicU64::new(0) },
         }
     }
 
@@ -39,48 +46,81 @@ impl CacheBound {
     }
 
     pub(crate) fn set_max_cached_bytes(&self, bytes: u64) {
-        // Relaxed: a thread that sees the new bound late may exceed it by one magazine.
+        // Release pairs with the Acquire in `charge`: a thread that charges against a greater bound
+        // has raised the ceiling, and threads that see its charge see the ceiling.
+        self.ceiling.fetch_max(bytes, Ordering::Relaxed);
+        self.bound.store(bytes, Ordering::Release);
+    }
+
+    /// Sets the bound before any thread uses the instance.
+    pub(crate) fn open(&self, bytes: u64) {
+        // Relaxed, both: a thread that uses the instance later synchronizes with the caller first.
+        self.ceiling.store(bytes.max(self.charged()), Ordering::Relaxed);
         self.bound.store(bytes, Ordering::Relaxed);
     }
 
     /// Charges a magazine of `capacity` rounds. Returns its charge, or `None` if the bound allows
     /// no more.
     pub(crate) fn charge(&self, capacity: usize, round_bytes: u64) -> Option<u64> {
-        let Some(bound) = self.max_cached_bytes() else { return Some(0) };
+        // Acquire pairs with the Release in `set_max_cached_bytes`.
+        let bound = self.bound.load(Ordering::Acquire);
+        if bound == NO_BOUND {
+            return Some(0);
+        }
         let bytes = (capacity as u64).saturating_mul(round_bytes);
-        // Relaxed: a counter.
-        let charge = |charged: u64| charged.checked_add(bytes).filter(|sum| *sum <= bound);
-        self.charged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge).ok().map(|_| bytes)
+        // Acquire pairs with the Release in `uncharge`: the charges include what was uncharged.
+        let uncharges = self.sums.uncharges.load(Ordering::Acquire);
+        // Relaxed: ordered by the fence below.
+        let charge = |charges: u64| {
+            let charged = charges.wrapping_sub(uncharges).checked_add(bytes)?;
+            (charged <= bound).then(|| charges.wrapping_add(bytes))
+        };
+        self.sums.charges.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge).ok()?;
+        // Release pairs with the Acquire fence in `max_free`: a thread that finds rounds missing in
+        // the source sees them charged.
+        fence(Ordering::Release);
+        Some(bytes)
     }
 
     pub(crate) fn uncharge(&self, charge: u64) {
         if charge > 0 {
-            let _move = self.uncharges.begin(self.tracked);
-            // Relaxed: a counter.
-            self.charged.fetch_sub(charge, Ordering::Relaxed);
+            // Release pairs with the Acquire in `charge` and `max_free`: a thread that sees the
+            // bytes uncharged sees the rounds in the source.
+            self.sums.uncharges.fetch_add(charge, Ordering::Release);
         }
     }
 
     /// Returns an upper bound of the bytes of all cached rounds. Only with a bound on them.
     #[inline(always)]
     pub(crate) fn charged(&self) -> u64 {
+        // Acquire pairs with the Release in `uncharge`.
+        let uncharges = self.sums.uncharges.load(Ordering::Acquire);
         // Relaxed: a counter.
-        self.charged.load(Ordering::Relaxed)
+        self.sums.charges.load(Ordering::Relaxed).wrapping_sub(uncharges)
     }
 
     /// Returns an upper bound of the bytes that were free in the source, as `free` reports, and in
     /// all caches together at the moment that `free` read them. Only with a bound on cached bytes.
-    /// Returns `None` if other threads keep the readings from being consistent.
     #[inline]
-    pub(crate) fn max_free(&self, free: impl Fn() -> u64) -> Option<u64> {
-        // A magazine is charged before its rounds leave the source and uncharged after they are
-        // back. So a charge between the two readings does no harm, and the uncharges are watched.
-        let read = || self.uncharges.consistent_read(|| free().saturating_add(self.charged()));
-        read().or_else(|| (0..CONSISTENT_READ_TRIES).find_map(|_| read()))
+    pub(crate) fn max_free(&self, free: impl Fn() -> u64) -> u64 {
+        // Acquire pairs with the Release in `uncharge`.
+        let uncharges = self.sums.uncharges.load(Ordering::Acquire);
+        let free = free();
+        // Acquire pairs with the Release fence in `charge`.
+        fence(Ordering::Acquire);
+        // Relaxed: ordered by the fence.
+        let charges = self.sums.charges.load(Ordering::Relaxed);
+        free.saturating_add(charges.wrapping_sub(uncharges))
     }
 
-    /// Marks all uncharges as ended. For a forked child.
-    pub(crate) fn reset_in_child(&self) {
-        self.uncharges.reset_in_child();
+    /// Returns a greater upper bound than [`max_free`](Self::max_free). It changes only with
+    /// `free`, so requests that exceed it do not fetch the sums, which other threads write.
+    #[inline(always)]
+    pub(crate) fn max_free_fast(&self, free: impl Fn() -> u64) -> u64 {
+        let free = free();
+        // Acquire pairs with the Release fence in `charge`: the ceiling was raised before.
+        fence(Ordering::Acquire);
+        // Relaxed: ordered by the fence.
+        free.saturating_add(self.ceiling.load(Ordering::Relaxed))
     }
 }

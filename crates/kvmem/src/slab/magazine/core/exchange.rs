@@ -44,7 +44,6 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         refill: bool,
     ) -> Option<R> {
         let depot = &self.depots[class];
-        let _move = self.moves.begin(S::TRACKED);
         match own.and_then(OwnCache::enter_slow_path) {
             Some(slow_path) => self.get_with(slow_path, depot, refill),
             None => self.get_directly(depot, refill),
@@ -55,7 +54,6 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         if let Some((round, emptied)) = depot.pop_one(self.current_node()) {
             if let Some(charge) = emptied {
                 self.bound.uncharge(charge);
-                self.holders.remove(1);
             }
             return Some(round);
         }
@@ -79,7 +77,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             GetOutcome::TakeOne => self.source.refill_one(depot.class()),
             GetOutcome::TakeOneMakeWay => {
                 let round = self.source.refill_one(depot.class());
-                self.make_way(depot.class());
+                self.make_way();
                 round
             }
             GetOutcome::Refill(want, in_flight) => self.refill(slow_path, depot, want, in_flight),
@@ -96,6 +94,9 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     ) -> GetOutcome<'_, R> {
         let slot = access.class(depot.class());
         if slot.loaded.count() == 0 && slot.previous.count() > 0 {
+            if S::TRACKED {
+                access.count_put();
+            }
             slot.swap();
         }
         if let Some(round) = slot.loaded.pop() {
@@ -103,6 +104,11 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         }
         let mut spare = None;
         let (full, check_clock) = depot.take_full(node, || {
+            // Before another thread can find the depot empty.
+            self.holders.add_cache(access);
+            if S::TRACKED {
+                access.count_put();
+            }
             let empty = slot.previous.take()?;
             spare = Some(empty.charge());
             Some(empty)
@@ -111,10 +117,8 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             self.bound.uncharge(charge);
         }
         if let Some(full) = full {
-            self.holders.add_cache(access);
             slot.previous.set(slot.loaded.take());
             slot.loaded.set(Some(full));
-            self.holders.remove(1);
             let round = slot.loaded.pop();
             let done = if check_clock { GetOutcome::DoneCheckClock } else { GetOutcome::Done };
             return done(round);
@@ -125,8 +129,17 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         if S::TRACKED && self.bypass.is_active() {
             return GetOutcome::TakeOne;
         }
+        let capacity = depot.capacity();
+        // Both are empty.
+        for magazine in [&slot.loaded, &slot.previous] {
+            if magazine.capacity() > capacity
+                && let Some(large) = magazine.take()
+            {
+                self.bound.uncharge(large.charge());
+            }
+        }
         if slot.loaded.capacity() == 0 {
-            slot.loaded.set(self.new_magazine(depot, depot.capacity()));
+            slot.loaded.set(self.new_magazine(depot, capacity));
             if slot.loaded.capacity() == 0 {
                 return GetOutcome::TakeOneMakeWay;
             }
@@ -145,6 +158,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     ) -> Option<R> {
         // Relaxed: a statistic.
         depot.refills.fetch_add(1, Ordering::Relaxed);
+        let _move = self.moves.begin(S::TRACKED);
         let (own, rounds) = slow_path.cache_and_buffer();
         self.source.refill(depot.class(), want, rounds);
         let first = {
@@ -184,7 +198,6 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     #[inline(never)]
     pub(crate) fn put(&self, own: Option<&mut OwnCache<'_, R>>, class: usize, round: R) {
         let depot = &self.depots[class];
-        let _move = self.moves.begin(S::TRACKED);
         match own.and_then(OwnCache::enter_slow_path) {
             Some(slow_path) => self.put_with(slow_path, depot, round),
             None => self.source.drain_one(class, round),
@@ -199,34 +212,37 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             return self.source.drain_one(depot.class(), round);
         }
         let slot = access.class(depot.class());
-        if !slot.loaded.has_room() && slot.previous.has_room() {
-            slot.swap();
-        }
         if S::TRACKED {
             access.count_put();
+        }
+        if !slot.loaded.has_room() && slot.previous.has_room() {
+            slot.swap();
         }
         if slot.loaded.push(round) {
             return;
         }
         let capacity = depot.capacity();
-        let is_at_limit = depot.is_at_limit(node, self.max_full_magazines);
+        let has_full = slot.previous.capacity() > 0;
+        let is_at_limit = has_full && depot.is_at_limit(node, self.max_full_magazines);
         let charge = || self.bound.charge(capacity, depot.round_bytes());
         let Some(charge) = (!is_at_limit).then(charge).flatten() else {
+            let moving = self.moves.begin(S::TRACKED);
             let full = slot.loaded.take();
             slot.loaded.set(slot.previous.take());
             let in_flight = self.transfers.begin();
             drop(access);
             self.make_room(slow_path, depot, full, in_flight, round);
-            if !is_at_limit {
-                self.make_way(depot.class());
+            drop(moving);
+            if !has_full {
+                self.make_way();
             }
             return;
         };
+        // A cache without a magazine is no holder: see `nothing_cached_fast`.
+        let first = S::TRACKED && !access.has_magazines();
+        let _move = self.moves.begin(first);
         let full = slot.previous.take();
-        if full.is_some() {
-            self.holders.add();
-        }
-        let (empty, check_clock) = depot.take_empty(node, full, capacity);
+        let (empty, check_clock) = depot.take_empty(node, full, capacity, &self.holders);
         match empty.or_else(|| Magazine::new(depot.class(), capacity)) {
             Some(mut empty) => {
                 self.holders.add_cache(&access);
@@ -275,8 +291,17 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             // have.
             let slot = access.class(class);
             slot.previous.set(slot.loaded.take());
-            slot.loaded.set(Some(magazine));
-            slot.loaded.push(round);
+            let capacity = depot.capacity();
+            if magazine.capacity() <= capacity {
+                slot.loaded.set(Some(magazine));
+            } else {
+                self.bound.uncharge(magazine.charge());
+                slot.loaded.set(self.new_magazine(depot, capacity));
+            }
+            if !slot.loaded.push(round) {
+                drop(access);
+                self.source.drain_one(class, round);
+            }
         }
     }
 }

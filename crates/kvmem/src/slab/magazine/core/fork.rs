@@ -70,13 +70,12 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         self.transfers.reset_in_child();
         self.list.reset_in_child();
         self.moves.reset_in_child();
-        self.bound.reset_in_child();
         self.bypass.reset_in_child();
         // SAFETY: the caller promises that the process has only this thread.
         unsafe { self.source.postfork_child() };
         let with_magazines =
             self.caches.lock().iter().filter(|cache| cache.has_magazines()).count();
-        let full = self.depots.iter().map(|depot| depot.counts().full).sum::<usize>();
-        self.holders.reset_in_child(with_magazines + full);
+        let nodes = self.depots.iter().map(Depot::holders).sum::<usize>();
+        self.holders.reset_in_child(with_magazines + nodes);
     }
 }

@@ -1,14 +1,17 @@
-//! *Holders*: counts the caches that have any magazine, plus the full magazines in the depot.
+//! *Holders*: counts the caches that have any magazine, and the depots' nodes that have had a full
+//! one.
 //!
-//! A magazine that moves is counted at its new place before it is uncounted at the old one. Rounds
-//! that return to the source stay counted until the source has them. So the count is 0 only when
-//! nothing is cached. A thread counts its cache when the cache gets its first magazine, and not
-//! again until a trim has taken all magazines: the fast path does not count.
+//! A cache is counted when it gets its first magazine, and a node when it gets its first full one:
+//! before the rounds can be found there. They stay counted until a trim has taken all magazines,
+//! and a node also until a thread that looks finds no full magazine in it. So neither the fast path
+//! nor an exchange of magazines counts. Rounds that return to the source stay counted until the
+//! source has them. So the count is 0 only when nothing is cached.
 
 use super::super::thread_cache::CacheAccess;
 use crate::sync::{AtomicUsize, Ordering};
 
-/// The number of holders of rounds.
+/// The number of holders of rounds. On cache lines of its own.
+#[repr(align(128))]
 pub(crate) struct Holders(AtomicUsize);
 
 impl Holders {
@@ -24,9 +27,11 @@ impl Holders {
     }
 
     pub(crate) fn remove(&self, count: usize) {
-        // Release pairs with the Acquire in `count`: a thread that reads 0 finds in the source what
-        // was cached.
-        self.0.fetch_sub(count, Ordering::Release);
+        if count > 0 {
+            // Release pairs with the Acquire in `count`: a thread that reads 0 finds in the source
+            // what was cached.
+            self.0.fetch_sub(count, Ordering::Release);
+        }
     }
 
     /// Counts a cache before one of its slots gets a magazine.

@@ -9,7 +9,7 @@
 //! | `batch.rs` | many rounds at once |
 //! | `trim.rs`, `reclaim.rs` | everything cached returns to the source |
 //! | `holders.rs`, `moves.rs`, `transfers.rs` | counters that show whether anything is cached |
-//! | `bound.rs`, `bypass.rs` | how much is cached |
+//! | `bound.rs`, `share.rs`, `bypass.rs` | how much is cached |
 //! | `fork.rs`, `report.rs` | forks, statistics |
 //!
 //! ## Lock order
@@ -26,8 +26,10 @@ mod holders;
 mod moves;
 mod reclaim;
 mod report;
+mod share;
 mod state;
 mod transfers;
 mod trim;
 
+pub(crate) use holders::Holders;
 pub(crate) use state::MagazineCore;

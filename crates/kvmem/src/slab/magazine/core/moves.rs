@@ -2,14 +2,17 @@
 //!
 //! A thread that checks whether anything is cached reads one place after the other. It can miss a
 //! round that moves meanwhile: the round is not yet in the place that is read first, and no longer
-//! in the place that is read last. Every move therefore increments one counter when it begins and
-//! another counter when it ends. A reader loads the number of *ended* moves first and the number of
+//! in the place that is read last. Every move between source and caches therefore increments one
+//! counter when it begins and another counter when it ends; so does a put into a cache without a
+//! magazine. Moves between a cache and the depot count as puts: see [reclaim](super::reclaim).
+//! A reader loads the number of *ended* moves first and the number of
 //! *begun* moves last. If the two are equal, every move that had begun by the second load had ended
 //! before the first load, so no move overlapped the reading.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Counters of the moves that began and of those that ended.
+/// Counters of the moves that began and of those that ended. On cache lines of their own.
+#[repr(align(128))]
 pub(crate) struct Moves {
     begun: AtomicU64,
     ended: AtomicU64,

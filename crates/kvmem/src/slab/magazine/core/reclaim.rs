@@ -12,13 +12,14 @@
 //! cache is empty at the latest when the check ends. A put increments its counter before it stores
 //! the round, so the check begins only after all counted puts are complete. Otherwise a counted but
 //! unfinished put could land in a cache that was already read, and another thread could then empty
-//! a cache that was not read yet. A thread preempted in the middle of a move hides its cached
+//! a cache that was not read yet. Magazines that move between a cache and the depot, or between the
+//! two places of a cache, count as a put, too: caches are read before depots, so only a magazine
+//! that enters a cache can be missed. A thread preempted in the middle of a move hides its cached
 //! rounds until it runs again; meanwhile a failed request costs one reclaim.
 //!
 //! A reclaim that follows closely on the previous one makes the next puts bypass the caches; see
 //! [bypass](super::bypass).
 
-use super::super::depot::Depot;
 use super::super::source::RoundSource;
 use super::super::thread_cache::{CacheRef, Caches, OwnCache};
 use super::state::MagazineCore;
@@ -84,7 +85,11 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
                     let Some(puts) = finished_puts(&caches) else { return (true, false) };
                     let classes = classes();
                     let empty = caches.iter().all(|cache| cache.is_empty(classes))
-                        && self.depots.iter().take(classes).all(Depot::is_empty);
+                        && self
+                            .depots
+                            .iter()
+                            .take(classes)
+                            .all(|depot| depot.is_empty(&self.holders));
                     (puts, empty)
                 };
                 // No lock of this layer is held: `and` calls the source.
@@ -133,9 +138,9 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
 
     /// Returns all rounds to the source and caches nothing until
     /// [`enable_caching`](Self::enable_caching). `change` runs as in [`rebind`](Self::rebind).
-    pub(crate) fn disable_caching(&self, change: impl FnOnce()) {
+    pub(crate) fn disable_caching(&self, change: impl FnOnce(&Self)) {
         self.bypass.close();
-        self.rebind(|_| change());
+        self.rebind(change);
     }
 
     /// Returns whether the latest bypass is shorter than the longest one.
@@ -154,7 +159,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
 
     /// Caches again, with a new bound. No thread may use the instance meanwhile.
     pub(crate) fn enable_caching(&self, max_cached_bytes: u64) {
-        self.bound.set_max_cached_bytes(max_cached_bytes);
+        self.bound.open(max_cached_bytes);
         self.bypass.open();
     }
 

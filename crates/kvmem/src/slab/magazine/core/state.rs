@@ -15,7 +15,7 @@ use super::bypass::Bypass;
 use super::holders::Holders;
 use super::moves::Moves;
 use super::transfers::Transfers;
-use crate::sync::Mutex;
+use crate::sync::{AtomicU64, Mutex};
 
 /// A thread looks up its memory node once every this many visits to the depot.
 const VISITS_PER_NODE_LOOKUP: u32 = 16;
@@ -33,6 +33,10 @@ pub(crate) struct MagazineCore<R: Copy + Send + 'static, S: RoundSource<R>> {
     pub(super) bypass: Bypass,
     pub(super) transfers: Transfers,
     pub(super) bound: CacheBound,
+    /// The most bytes of a magazine that the share of a thread allows, now and when all magazines
+    /// were last taken. Unlimited without a bound.
+    pub(super) level: AtomicU64,
+    pub(super) level_at_trim: AtomicU64,
     /// The most full magazines that a depot keeps for each class and memory node.
     pub(super) max_full_magazines: usize,
     pub(super) clock: Arc<dyn Clock>,
@@ -70,7 +74,9 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             moves: Moves::new(),
             bypass: Bypass::new(),
             transfers: Transfers::new(),
-            bound: CacheBound::new(settings.max_cached_bytes, S::TRACKED),
+            bound: CacheBound::new(settings.max_cached_bytes),
+            level: AtomicU64::new(u64::MAX),
+            level_at_trim: AtomicU64::new(u64::MAX),
             max_full_magazines: settings.max_full_magazines,
             clock: settings.clock,
             working_set: settings.working_set,
@@ -99,7 +105,10 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     /// Makes a cache for a thread; `None` if the system has no memory. The cache lives until
     /// [`retire`](Self::retire) or until the instance ends.
     pub(crate) fn join(&self, thread: *const ()) -> Option<NonNull<ThreadCache<R>>> {
-        self.caches.lock().add(self.classes(), thread)
+        let mut caches = self.caches.lock();
+        let cache = caches.add(self.classes(), thread);
+        self.share_bound(&caches);
+        cache
     }
 
     /// Ends a cache: moves its magazines to the depot and frees its memory.
@@ -118,8 +127,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             for (slot, depot) in access.classes().zip(&self.depots) {
                 for magazine in [slot.loaded.take(), slot.previous.take()].into_iter().flatten() {
                     if magazine.count() > 0 {
-                        self.holders.add();
-                        depot.give_full(node, magazine);
+                        depot.give_full(node, magazine, &self.holders);
                     } else {
                         self.bound.uncharge(magazine.charge());
                         depot.give_empty(node, magazine);
@@ -133,6 +141,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         // SAFETY: the cache is in the list, because it belongs to this instance and was not retired
         // before. The caller promises that it is not used again.
         let retired = unsafe { caches.remove(own.as_ptr()) };
+        self.share_bound(&caches);
         drop(caches);
         drop(retired);
     }

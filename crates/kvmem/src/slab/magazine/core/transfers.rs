@@ -8,7 +8,8 @@
 
 use crate::sync::{AtomicUsize, Backoff, Ordering};
 
-/// Counts the transfers in flight.
+/// Counts the transfers in flight. On cache lines of its own.
+#[repr(align(128))]
 pub(crate) struct Transfers {
     /// The number of trims so far.
     epoch: AtomicUsize,

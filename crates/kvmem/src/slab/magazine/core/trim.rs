@@ -5,13 +5,13 @@
 //! [transfers](super::transfers).
 //!
 //! Two smaller ones drain depots alone: the tick of the working set, and one that makes way for a
-//! class that the bound allows no magazine.
+//! thread that the bound allows no magazine.
 
 use super::super::depot::Depot;
 use super::super::magazine::MagazineChain;
 use super::super::source::RoundSource;
 use super::super::thread_cache::CacheAccess;
-use super::state::MagazineCore;
+use super::state::{MagazineCore, Trims};
 
 impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     pub(crate) fn trim(&self) {
@@ -32,8 +32,12 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     }
 
     fn trim_and(&self, change: impl FnOnce(&Self)) {
+        self.trim_locked(&self.trims.lock(), change);
+    }
+
+    /// Trims under the lock that serializes trims.
+    fn trim_locked(&self, _: &Trims, change: impl FnOnce(&Self)) {
         let _move = self.moves.begin(S::TRACKED);
-        let _trims = self.trims.lock();
         let mut chain = MagazineChain::new();
         let mut gone = 0;
         let epoch = {
@@ -45,6 +49,8 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             }
             gone += self.depots.iter().map(|depot| depot.take_all(&mut chain)).sum::<usize>();
             change(self);
+            self.share_bound(stopped.caches());
+            self.record_level();
             self.transfers.next_epoch()
         };
         self.transfers.wait(epoch);
@@ -94,23 +100,28 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         self.holders.remove(gone);
     }
 
-    /// Drains the depots of classes with longer rounds into the source, because the bound allows
-    /// this class no magazine. A miss costs every class the same, so the bound serves most gets if
-    /// short rounds have it. Longer ones never take it back from shorter ones: no class is drained
-    /// and refilled in turns.
-    pub(super) fn make_way(&self, class: usize) {
-        let bytes = self.depots[class].round_bytes();
-        let is_in_the_way = |depot: &Depot<R>| depot.round_bytes() > bytes && !depot.is_empty();
-        if !self.depots.iter().any(is_in_the_way) {
+    /// Drains one magazine of the depot with the most bytes into the source, because the bound
+    /// allows a thread no magazine. Threads go before depots: each has its share of the bound, and
+    /// the depots have what the threads do not use. Trims instead if magazines that are too large
+    /// may be in the way.
+    pub(super) fn make_way(&self) {
+        let bytes = |depot: &&Depot<R>| depot.counts().rounds as u64 * depot.round_bytes();
+        let most = self.depots.iter().max_by_key(bytes).filter(|most| bytes(most) > 0);
+        if most.is_none() && !self.has_halved() {
             return;
         }
-        let Some(_trims) = self.trims.try_lock() else { return };
+        let Some(trims) = self.trims.try_lock() else { return };
+        if self.has_halved() {
+            return self.trim_locked(&trims, |_| ());
+        }
+        let Some(most) = most else { return };
         let _move = self.moves.begin(S::TRACKED);
-        let mut chain = MagazineChain::new();
-        let longer = self.depots.iter().filter(|depot| is_in_the_way(depot));
-        let gone = longer.map(|depot| depot.take_all(&mut chain)).sum();
-        self.give_back(chain);
-        self.holders.remove(gone);
+        if let Some((full, gone)) = most.take_one_full() {
+            let mut chain = MagazineChain::new();
+            chain.push(full);
+            self.give_back(chain);
+            self.holders.remove(gone);
+        }
     }
 
     /// Returns all rounds to the source and frees all caches.

@@ -171,7 +171,7 @@ impl<const TRACKED: bool> AnyMagazineModel<TRACKED> {
 
     /// Models `Magazines::disable_caching`.
     pub(super) fn disable_caching(&self) {
-        self.core.disable_caching(|| ());
+        self.core.disable_caching(|_| ());
     }
 
     /// Models `Magazines::rebind`: numbers from `kept_from` on may be cached afterwards.

@@ -3,6 +3,7 @@
 mod ends;
 mod model;
 mod nodes;
+mod share;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -11,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::clock::ManualClock;
+use super::core::Holders;
 use super::depot::Depot;
 use super::magazine::{Magazine, MagazineChain};
 use super::magazines::Magazines;
@@ -25,6 +27,8 @@ type TestMagazines = Magazines<usize, Arc<CountingSource>>;
 struct CountingSource {
     classes: Vec<Mutex<ClassNumbers>>,
     limit: usize,
+    /// Refills and drains so far.
+    calls: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -39,7 +43,12 @@ impl CountingSource {
         Arc::new(CountingSource {
             classes: (0..classes).map(|_| Mutex::default()).collect(),
             limit,
+            calls: AtomicUsize::new(0),
         })
+    }
+
+    fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
     }
 
     /// Returns how many numbers of a class are in use.
@@ -54,6 +63,7 @@ impl CountingSource {
 
 impl RoundSource<usize> for Arc<CountingSource> {
     fn refill(&self, class: usize, want: usize, out: &mut Vec<usize>) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
         let mut numbers = self.classes[class].lock().unwrap();
         for _ in 0..want {
             let number = match numbers.free.pop() {
@@ -70,6 +80,7 @@ impl RoundSource<usize> for Arc<CountingSource> {
     }
 
     fn drain(&self, class: usize, rounds: &mut Vec<usize>) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
         let mut numbers = self.classes[class].lock().unwrap();
         for number in rounds.drain(..) {
             assert!(numbers.out.remove(&number), "{number} is not out");

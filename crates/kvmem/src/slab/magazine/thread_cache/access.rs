@@ -50,6 +50,11 @@ impl<'a, R: Copy + 'static> CacheAccess<'a, R> {
         (0..self.cache.classes()).map(|class| unsafe { self.class_unchecked(class) })
     }
 
+    /// Returns whether the cache is counted as a holder of rounds.
+    pub(crate) fn has_magazines(&self) -> bool {
+        self.cache.has_magazines()
+    }
+
     /// Sets whether the cache is counted as a holder of rounds. Returns the previous value.
     pub(crate) fn set_has_magazines(&self, has_magazines: bool) -> bool {
         let before = self.cache.has_magazines();

@@ -50,6 +50,11 @@ impl<R: Copy + 'static> Caches<R> {
 }
 
 impl<R: Copy + 'static> StoppedCaches<'_, R> {
+    /// Returns the list.
+    pub(crate) fn caches(&self) -> &Caches<R> {
+        self.0
+    }
+
     /// Iterates over the stopped caches.
     pub(crate) fn accesses(&self) -> impl Iterator<Item = CacheAccess<'_, R>> {
         // SAFETY: this value borrows the list under its lock.
