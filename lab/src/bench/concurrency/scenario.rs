@@ -4,6 +4,8 @@
 //! each thread keeps a share of the space in use. It allocates while it has less. It frees one of
 //! its blocks, each equally likely, when it has more or when a request failed.
 
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
@@ -44,8 +46,38 @@ pub(super) enum OddResult {
     Failed(u64),
 }
 
-/// Batches of handles for one thread.
-type Inbox<H> = Mutex<Vec<Vec<H>>>;
+/// The places for batches in transit to one thread. Sender and receiver go through them in turn and
+/// exchange their own buffer for the one in the place, so no buffer is allocated while the clock
+/// runs.
+type Inbox<H> = [Place<H>; MAX_BATCHES];
+
+/// A place for one batch, on cache lines of its own: sender and receiver fetch it once each.
+#[repr(align(128))]
+struct Place<H> {
+    is_full: AtomicBool,
+    batch: Mutex<Vec<H>>,
+}
+
+impl<H> Place<H> {
+    fn new() -> Self {
+        Self { is_full: AtomicBool::new(false), batch: Mutex::new(Vec::with_capacity(BATCH)) }
+    }
+
+    /// Exchanges `batch` for the one in the place, if the place is full or empty, as expected;
+    /// returns whether it did.
+    fn exchange(&self, batch: &mut Vec<H>, is_full: bool) -> bool {
+        // Acquire pairs with the Release below: the other side has left the place.
+        let ready = self.is_full.load(Ordering::Acquire) == is_full;
+        if ready {
+            let mut place = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::swap(&mut *place, batch);
+            drop(place);
+            // Release pairs with the Acquire above.
+            self.is_full.store(!is_full, Ordering::Release);
+        }
+        ready
+    }
+}
 
 /// The state that all threads share.
 pub(super) struct ScenarioState<C: Contender> {
@@ -66,7 +98,7 @@ impl<C: Contender> ScenarioState<C> {
     pub(super) fn new(scenario: ConcurrencyScenario, threads: u32) -> Result<Self> {
         let space = C::create(Space { capacity: CAPACITY, max_live: MAX_LIVE })?;
         let mut scene = Self {
-            inboxes: (0..threads).map(|_| Inbox::default()).collect(),
+            inboxes: (0..threads).map(|_| std::array::from_fn(|_| Place::new())).collect(),
             shares: (0..threads).map(|_| Mutex::default()).collect(),
             scenario,
             space,
@@ -122,7 +154,9 @@ impl<C: Contender> ScenarioState<C> {
             own,
             held: None,
             outgoing: Vec::with_capacity(BATCH),
-            incoming: Vec::new(),
+            incoming: Vec::with_capacity(BATCH),
+            sent: 0,
+            received: 0,
             index,
             random: Rng::seed_from_u64(SEED + 1 + index as u64),
             error: None,
@@ -163,6 +197,9 @@ pub(super) struct ScenarioWorker<'a, C: Contender> {
     held: Option<C::Handle>,
     outgoing: Vec<C::Handle>,
     incoming: Vec<C::Handle>,
+    /// Batches so far.
+    sent: usize,
+    received: usize,
     index: usize,
     random: Rng,
     /// An unexpected result of a call.
@@ -266,19 +303,21 @@ impl<C: Contender> ScenarioWorker<'_, C> {
     }
 
     fn receive(&mut self) {
-        let mut inbox =
-            self.scene.inboxes[self.index].lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(batch) = inbox.pop() {
-            self.incoming = batch;
-        }
+        let place = &self.scene.inboxes[self.index][self.received % MAX_BATCHES];
+        self.received += usize::from(place.exchange(&mut self.incoming, true));
     }
 
     /// Sends the outgoing batch to the next thread, unless that thread has enough batches.
     fn send(&mut self) {
         let next = (self.index + 1) % self.scene.inboxes.len();
-        let mut inbox = self.scene.inboxes[next].lock().unwrap_or_else(PoisonError::into_inner);
-        if inbox.len() < MAX_BATCHES {
-            inbox.push(std::mem::replace(&mut self.outgoing, Vec::with_capacity(BATCH)));
+        let place = &self.scene.inboxes[next][self.sent % MAX_BATCHES];
+        if place.exchange(&mut self.outgoing, false) {
+            self.sent += 1;
+            // Fetches the lines of the other thread's buffer at once. One by one, as handles are
+            // stored, each line would take as long as several calls.
+            for place in self.outgoing.spare_capacity_mut() {
+                *place = MaybeUninit::zeroed();
+            }
         }
     }
 }
