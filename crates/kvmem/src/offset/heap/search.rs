@@ -21,7 +21,7 @@ const EXACT_ENTRIES: usize = 4;
 const MAX_EXACT_SCAN: usize = 1024;
 /// Spaces with more than 1/`SCARCE_PART` of their bytes free place requests in the first hole that
 /// fits: no choice makes a later request fail there.
-const SCARCE_PART: u64 = 4;
+const SCARCE_PART: u64 = 2;
 
 impl Heap {
     /// Allocates `size` bytes from the binned holes: from the best of a few where that pays, or else
@@ -65,14 +65,21 @@ impl Heap {
         if self.free_bytes() > self.capacity() / SCARCE_PART {
             return false;
         }
-        self.policy.refresh();
-        self.policy.weighs(self.ranges.chain().live())
+        let ranges = self.ranges.chain().live();
+        let weighs = self.policy.weighs(ranges);
+        if !weighs {
+            // Sizes may have become fewer.
+            self.policy.refresh(ranges);
+        }
+        weighs
     }
 
     /// Returns the hole to cut, and its end: `found`, the first one that fits, or a better one.
     #[inline(never)]
-    fn chosen(&self, found: u32, size: u64) -> (u32, HoleEnd) {
-        match self.policy.candidates(size, self.ranges.chain().live()) {
+    fn chosen(&mut self, found: u32, size: u64) -> (u32, HoleEnd) {
+        let ranges = self.ranges.chain().live();
+        self.policy.refresh(ranges);
+        match self.policy.candidates(size, ranges) {
             1 => (
                 found,
                 self.policy.better_end(
@@ -129,7 +136,8 @@ impl Heap {
     /// neighbours lose least by.
     // Out of line: few requests come here.
     #[inline(never)]
-    fn best_exact(&self, found: u32, size: u64) -> u32 {
+    fn best_exact(&mut self, found: u32, size: u64) -> u32 {
+        self.policy.refresh(self.ranges.chain().live());
         let bins = self.ranges.bins();
         let weigh = |id: u32| self.policy.weigh_exact(size, self.ranges.neighbour_sizes(id));
         let (mut best, mut chosen) = (weigh(found), found);

@@ -60,9 +60,13 @@ const WEIGHED_PART: u64 = 5;
 /// some hole always fits well: with a thousand ranges of any size alive, choosing gains a
 /// thousandth of the space, with ten thousand nothing.
 const SMALL_SPACE_RANGES: u32 = 1024;
-/// Sizes in traffic for which the end of a hole is chosen in a space of any number of ranges. While
-/// one of two sizes replaces the other, that gains 2 % of the space; with sixteen sizes, nothing.
+/// Sizes in traffic for which holes are compared in a space of any number of ranges. While one of
+/// two sizes replaces the other, that gains 2 % of the space; with sixteen sizes, nothing.
 const MAX_SIZES_OF_LARGE: usize = 8;
+/// Number of ranges up to which exact holes are compared. The metadata then stays in the cache. In
+/// larger spaces each look at a hole's neighbours costs one or two cache misses, and the choice
+/// gains little.
+const EXACT_RANGES: u32 = 1 << 14;
 
 /// Number of latest requests used where sizes are few, which shows a change of sizes soon.
 const LATEST: u64 = 128;
@@ -140,7 +144,7 @@ impl PlacementPolicy {
     /// `ranges` ranges.
     #[inline]
     pub(crate) fn candidates(&self, size: u64, ranges: u32) -> usize {
-        if size > self.max_weighed || ranges > SMALL_SPACE_RANGES { 1 } else { self.candidates }
+        if size > self.max_weighed || !self.weighs(ranges) { 1 } else { self.candidates }
     }
 
     /// Returns whether holes are weighed in a space of `ranges` ranges, used and free.
@@ -154,7 +158,7 @@ impl PlacementPolicy {
     /// too little.
     #[inline]
     pub(crate) fn weighs_exact(&self, size: u64, ranges: u32) -> bool {
-        self.several_sizes && ranges <= SMALL_SPACE_RANGES && !self.is_small(size)
+        self.several_sizes && ranges <= EXACT_RANGES && !self.is_small(size)
     }
 
     /// Returns whether a request is small.
@@ -220,8 +224,7 @@ impl PlacementPolicy {
         self.review_at = seen + seen.clamp(16, max);
         self.mean = mean;
         if !self.is_steady() {
-            let wait = if self.several_sizes { 0 } else { MODEL_INTERVAL };
-            self.update_at = self.update_at.min(seen + wait);
+            self.update_at = self.update_at.min(seen + MODEL_INTERVAL);
         }
         self.small_below = if worthwhile { small_below } else { 0 };
         self.slot = if handful {
@@ -232,11 +235,11 @@ impl PlacementPolicy {
         };
     }
 
-    /// Updates the model from recent traffic, if it is out of date.
+    /// Updates the model from recent traffic, if it is out of date, in a space of `ranges` ranges.
     #[inline]
-    pub(crate) fn refresh(&mut self) {
+    pub(crate) fn refresh(&mut self, ranges: u32) {
         if self.recent.seen() >= self.update_at {
-            self.update_model();
+            self.update_model(ranges);
         }
     }
 
@@ -288,7 +291,7 @@ impl PlacementPolicy {
     }
 
     #[cold]
-    fn update_model(&mut self) {
+    fn update_model(&mut self, ranges: u32) {
         let small_below = self.small_below;
         let last = |n: u64| self.recent.last(n).filter(move |&size| size >= small_below);
         self.renewal.update_model(last(LATEST), last(RECENT as u64));
@@ -306,11 +309,14 @@ impl PlacementPolicy {
             64..256 => 256,
             256..1024 => 1024,
             seen => {
-                let least = self.renewal.few_sizes().map_or(MODEL_INTERVAL, |sizes| {
-                    MODEL_INTERVAL_PER_SIZE * (sizes as u64).max(4)
-                });
-                let longer = if self.is_steady() { 2 * self.model_interval } else { least };
-                self.model_interval = longer.clamp(least, STEADY_INTERVALS * least);
+                self.model_interval = match self.renewal.few_sizes() {
+                    Some(sizes) if self.weighs(ranges) => {
+                        MODEL_INTERVAL_PER_SIZE * (sizes as u64).max(4)
+                    }
+                    _ if self.is_steady() => 2 * self.model_interval,
+                    _ => MODEL_INTERVAL,
+                };
+                self.model_interval = self.model_interval.min(STEADY_INTERVALS * MODEL_INTERVAL);
                 seen + self.model_interval
             }
         };
