@@ -120,7 +120,7 @@
 /// Placement by renewal value: what each hole is worth to the recent traffic. The default.
 #define KVMEM_PLACEMENT_RENEWAL 0
 
-/// Placement in the tightest of the first four holes that fit. Fewest instructions.
+/// Placement in the first hole that fits, of the tightest bins. Fewest instructions.
 #define KVMEM_PLACEMENT_BEST_FIT 1
 
 /// No size becomes hot by itself.

@@ -95,7 +95,7 @@ impl From<RawAllocation> for kvmem_allocation {
 
 /// Placement by renewal value: what each hole is worth to the recent traffic. The default.
 pub const KVMEM_PLACEMENT_RENEWAL: u32 = 0;
-/// Placement in the tightest of the first four holes that fit. Fewest instructions.
+/// Placement in the first hole that fits, of the tightest bins. Fewest instructions.
 pub const KVMEM_PLACEMENT_BEST_FIT: u32 = 1;
 
 /// No size becomes hot by itself.

@@ -19,13 +19,13 @@ pub(super) const FLOOR_ENTRIES: usize = 8;
 const EXACT_ENTRIES: usize = 4;
 /// Exact holes that are examined for an aligned one when no nodes are left.
 const MAX_EXACT_SCAN: usize = 1024;
-/// Spaces with more than 1/`SCARCE_PART` of their bytes free place requests in the first hole that
-/// fits: no choice makes a later request fail there.
+/// Spaces with more than 1/`SCARCE_PART` of their bytes free place requests in the first hole
+/// that fits: no choice makes a later request fail there.
 const SCARCE_PART: u64 = 2;
 
 impl Heap {
-    /// Allocates `size` bytes from the binned holes: from the best of a few where that pays, or else
-    /// from the first one that fits.
+    /// Allocates `size` bytes from the binned holes: from the best of a few where that pays, or
+    /// else from the first one that fits.
     #[inline(always)]
     pub(super) fn fit(&mut self, size: u64) -> Option<Placed> {
         let weigh = self.weighs();

@@ -5,11 +5,13 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Placement {
-    /// By renewal value, with a region for small objects: most live bytes under mixed sizes.
+    /// By renewal value, with a region for small objects: most live bytes under mixed sizes. While
+    /// half of the space is free, and where many sizes lie in many ranges, as [`BestFit`].
+    ///
+    /// [`BestFit`]: Placement::BestFit
     #[default]
     Renewal,
-    /// The tightest of the first four holes that fit, cut from its low end: fewest instructions.
-    /// While one hole fills half of the space, the first hole that fits.
+    /// The first hole that fits, of the tightest bins, cut from its low end: fewest instructions.
     BestFit,
 }
 
