@@ -36,7 +36,7 @@ pub(crate) struct CountOptions {
 
 /// The loops: name, operations of the shorter run, and the limits of instructions and mispredicted
 /// branches, net, over those of `binned`.
-const LOOPS: [(&str, u64, f64, Option<f64>); 7] = [
+const LOOPS: [(&str, u64, f64, Option<f64>); 13] = [
     ("random", 20_000, 0.85, Some(0.6)),
     ("mix", 21_000, 1.0, Some(1.0)),
     ("paired", 200_000, 1.2, Some(1.0)),
@@ -44,6 +44,12 @@ const LOOPS: [(&str, u64, f64, Option<f64>); 7] = [
     ("churn", 20_000, 1.0, None),
     ("pair", 20_000, 0.9, None),
     ("impossible", 20_000, 1.0, None),
+    ("sixteen-75-1000", 20_000, 1.2, None),
+    ("sixteen-95-1000", 20_000, 1.2, None),
+    ("sixteen-100-1000", 20_000, 1.2, None),
+    ("random-75-1000", 20_000, 1.2, None),
+    ("random-95-1000", 20_000, 1.2, None),
+    ("random-100-1000", 20_000, 1.2, None),
 ];
 
 /// The contenders. Limits hold for the first.
@@ -117,7 +123,7 @@ pub(crate) fn run(root: &Path, options: &CountOptions) -> Result<ExitCode> {
         for contender in CONTENDERS {
             let of = measured(contender, None)?;
             let Counts { instructions, mispredictions } = of;
-            println!("{name:10} {contender:12} {instructions:9.1} {mispredictions:6.2}");
+            println!("{name:16} {contender:12} {instructions:9.1} {mispredictions:6.2}");
             counts.insert(contender, of);
             rows.push(of.row(name, contender));
         }

@@ -14,6 +14,7 @@ use kvmem_testkit::workload::{Bimodal, Lifetimes};
 
 use super::contender::kvmem::Sharded;
 use super::contender::{Contender, ContenderId, with_contender};
+use super::loops::filled::{self, Filled};
 use super::loops::random::Scattered;
 use super::loops::{Outcome, bimodal, memory, paired, random, shift, short, uniform};
 use super::published;
@@ -47,6 +48,7 @@ enum Job<'a> {
     Paired { seed: u64, rounds: (u64, u64) },
     Rl { events: &'a Bimodal },
     Shift { ratio: f64, seeds: u64 },
+    Filled { filled: Filled, ops: u64 },
     Churn { ops: u64 },
     Pair { ops: u64 },
     Impossible { ops: u64 },
@@ -92,6 +94,10 @@ impl Job<'_> {
                     mean(&all.iter().map(|one| one[at]).collect::<Vec<_>>()).unwrap_or_default()
                 };
                 Figures::of("during", of(0)).with("util", of(1)).with("late", of(2))
+            }
+            Job::Filled { filled, ops } => {
+                let Outcome { util, ns_per_op } = filled::run::<C>(SEED, filled, ops)?;
+                Figures::of("util", util.avg).with("ns", ns_per_op)
             }
             Job::Churn { ops } => Figures::of("ns", short::churn::<C>(SEED, ops)?),
             Job::Pair { ops } => Figures::of("ns", short::pair::<C>(ops)?),
@@ -216,6 +222,13 @@ pub fn run(run: &mut Run) -> Result<()> {
     run.turns(("shards", "paired"), &shards, timed, |shards, rep| {
         sharded(shards, Job::Paired { seed: seed(rep), rounds })
     })?;
+    let ops = run.length(300_000, 100_000, 1_000);
+    for filled in Filled::all().filter(|filled| !SMALLEST || filled.live <= 1_000) {
+        let line = filled.to_string();
+        run.turns(("filled", &line), &[Kvmem, KvmemCached, Binned, Null], timed, |id, _| {
+            measure(Job::Filled { filled, ops }, id)
+        })?;
+    }
     let ops = run.length(3_000_000, 500_000, 10_000);
     for (line, job) in [
         ("churn", Job::Churn { ops }),
@@ -247,6 +260,11 @@ fn describe(run: &mut Run) {
         ("mix", "seven other distributions of sizes"),
         ("scatter", "random with several ranges for a request"),
         ("shards", "random and paired in a space with n shards, from one thread"),
+        (
+            "filled",
+            "sizes, percent and live ranges of a space at a constant fill: ns per exchange of a \
+                   range, and the utilization that is reached",
+        ),
         (
             "short",
             "ns per operation: an exchange of one of 1000 ranges of sixteen sizes in 1 TiB; \
@@ -355,6 +373,10 @@ fn goals(run: &mut Run) {
         let found = run.over("short", (Kvmem, Binned), "ns", |of| of == line);
         run.at_most(&format!("{line}: time over that of binned"), 0.8, found);
     }
+    let filled = run.over("filled", (Kvmem, Binned), "ns", all);
+    run.at_most("filled: time over that of binned", 1.0, filled);
+    let filled = run.over("filled", (KvmemCached, Kvmem), "ns", all);
+    run.at_most("filled: time with magazines over that without", 1.05, filled);
     let hopeless = run.values("short", Kvmem, "ns", |line| line == "impossible");
     run.at_most("impossible: ns per request", 3.0, hopeless);
     let packed = |line: &str| line == "packed";

@@ -2,7 +2,7 @@
 //! program of this module under cachegrind, `cargo xtask drop-in` by itself.
 //!
 //! - `count LOOP CONTENDER OPERATIONS [LIBRARY]` prints the processor time of an operation in
-//!   nanoseconds.
+//!   nanoseconds. `LOOP` is a [`CountedLoop`] or a [`Filled`].
 //! - `count SCENARIO CONTENDER THREADS MILLISECONDS LIBRARY` prints the million calls per second of
 //!   all threads together.
 //!
@@ -18,8 +18,9 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use crate::bench::concurrency::{ConcurrencyScenario, rate};
-use crate::bench::contender::{ContenderId, with_contender};
-use crate::bench::loops::counted::CountedLoop;
+use crate::bench::contender::{Contender, ContenderId, with_contender};
+use crate::bench::loops::counted::{self, CountedLoop};
+use crate::bench::loops::filled::{self, Filled};
 
 /// Does what the arguments say; returns the exit status.
 pub fn main() -> ExitCode {
@@ -39,15 +40,12 @@ pub fn main() -> ExitCode {
 fn measure(arguments: &[String]) -> Result<f64> {
     match arguments {
         [which, contender, ops] => {
-            let (which, contender): (CountedLoop, ContenderId) =
-                (which.parse()?, contender.parse()?);
-            let ops = ops.parse()?;
-            with_contender!(contender, C => which.run::<C>(ops))
+            let (contender, ops): (ContenderId, u64) = (contender.parse()?, ops.parse()?);
+            with_contender!(contender, C => run_loop::<C>(which, ops))
         }
         [which, contender, ops, library] => {
-            let which: CountedLoop = which.parse()?;
             load(library, contender)?;
-            which.run::<loaded::Loaded>(ops.parse()?)
+            run_loop::<loaded::Loaded>(which, ops.parse()?)
         }
         [scenario, contender, threads, milliseconds, library] => {
             let scenario: ConcurrencyScenario = scenario.parse()?;
@@ -59,6 +57,14 @@ fn measure(arguments: &[String]) -> Result<f64> {
             "usage: count LOOP CONTENDER OPERATIONS [LIBRARY] | \
              count SCENARIO CONTENDER THREADS MILLISECONDS LIBRARY"
         ),
+    }
+}
+
+/// Runs a loop by its name, the [`Filled`] ones among them.
+fn run_loop<C: Contender>(name: &str, ops: u64) -> Result<f64> {
+    match name.parse::<Filled>() {
+        Ok(filled) => filled::run::<C>(counted::SEED, filled, ops).map(|outcome| outcome.ns_per_op),
+        Err(_) => name.parse::<CountedLoop>()?.run::<C>(ops),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::bench::contender::Contender;
 use crate::bench::suite::names;
 
 /// The seed of all counted loops.
-const SEED: u64 = 1;
+pub const SEED: u64 = 1;
 /// The sizes of `uniform` and `uniform-many`: 16,384 and 65,536 ranges alive.
 const UNIFORM: [u64; 2] = [128 << 10, 32 << 10];
 /// A sixteenth of the published space, and as many rounds as fill it.

@@ -7,6 +7,7 @@
 
 pub mod bimodal;
 pub mod counted;
+pub mod filled;
 pub mod memory;
 pub mod paired;
 pub mod random;
