@@ -54,13 +54,13 @@ struct counted_range {
 };
 
 /// The class, made by one of its two factories.
-template <decltype(OffsetAllocator::create) *CREATE>
+template <decltype(OffsetAllocator::create) *CREATE, uint32_t PLACEMENT>
 constexpr contender class_for_cpp = {
     [](uint64_t capacity, uint64_t max_live) -> void * {
         // The defaults of the class, or more for longer loops.
         const uint64_t limit = std::max<uint64_t>(max_live + 1, 1 << 20);
         const auto max_capacity = static_cast<uint32_t>(std::min<uint64_t>(limit, UINT32_MAX));
-        auto space = CREATE(0, capacity, 128 * 1024, max_capacity, 1);
+        auto space = CREATE(0, capacity, 128 * 1024, max_capacity, 1, PLACEMENT);
         return space ? new std::shared_ptr<OffsetAllocator>(std::move(space)) : nullptr;
     },
     [](void *space) { delete static_cast<std::shared_ptr<OffsetAllocator> *>(space); },
@@ -81,10 +81,15 @@ constexpr contender class_for_cpp = {
 extern "C" {
 
 extern const contender drop_in;
-const contender drop_in = class_for_cpp<OffsetAllocator::create>;
+const contender drop_in = class_for_cpp<OffsetAllocator::create, KVMEM_PLACEMENT_RENEWAL>;
 
 extern const contender drop_in_cached;
-const contender drop_in_cached = class_for_cpp<OffsetAllocator::create_with_magazines>;
+const contender drop_in_cached =
+    class_for_cpp<OffsetAllocator::create_with_magazines, KVMEM_PLACEMENT_RENEWAL>;
+
+extern const contender drop_in_best_fit;
+const contender drop_in_best_fit =
+    class_for_cpp<OffsetAllocator::create, KVMEM_PLACEMENT_BEST_FIT>;
 
 extern const contender c_interface;
 const contender c_interface = {

@@ -322,12 +322,13 @@ class OffsetAllocator : public std::enable_shared_from_this<OffsetAllocator> {
 public:
     /// Returns NULL if `size` is 0 or more than 2^63. At most `max(init_capacity, max_capacity) -
     /// 1` allocations are live at a time. Addresses are multiples of `min_alignment_bytes` from
-    /// `base`.
+    /// `base`. `placement` is a KVMEM_PLACEMENT of kvmem.h; an unknown one returns NULL.
     static std::shared_ptr<OffsetAllocator> create(uint64_t base, size_t size,
                                                    uint32 init_capacity = 128 * 1024,
                                                    uint32 max_capacity = (1 << 20),
-                                                   size_t min_alignment_bytes = 1) {
-        return make(base, size, init_capacity, max_capacity, min_alignment_bytes, 0);
+                                                   size_t min_alignment_bytes = 1,
+                                                   uint32 placement = KVMEM_PLACEMENT_RENEWAL) {
+        return make(base, size, init_capacity, max_capacity, min_alignment_bytes, placement, 0);
     }
 
     /// As `create`, which the original has, for programs whose threads allocate at the same time:
@@ -336,8 +337,9 @@ public:
     /// the limit of live allocations until a request needs them back.
     static std::shared_ptr<OffsetAllocator>
     create_with_magazines(uint64_t base, size_t size, uint32 init_capacity = 128 * 1024,
-                          uint32 max_capacity = (1 << 20), size_t min_alignment_bytes = 1) {
-        return make(base, size, init_capacity, max_capacity, min_alignment_bytes, 1);
+                          uint32 max_capacity = (1 << 20), size_t min_alignment_bytes = 1,
+                          uint32 placement = KVMEM_PLACEMENT_RENEWAL) {
+        return make(base, size, init_capacity, max_capacity, min_alignment_bytes, placement, 1);
     }
 
     OffsetAllocator(const OffsetAllocator &) = delete;
@@ -516,7 +518,8 @@ public:
     /// handles: `createHandleAt` and `createHandleAtNode` make them. Calls
     /// `serializer.read(address, bytes)`, which throws at the end of the data; passes its
     /// exceptions on. Throws a std::runtime_error if the data is damaged, was written by the
-    /// original, or has another version of the format. O(n).
+    /// original, or has another version of the format. The
+    /// placement is the default one. O(n).
     template <typename T>
     static std::shared_ptr<OffsetAllocator> deserialize_from(T &serializer) {
         detail::SnapshotHeader header = {};
@@ -560,10 +563,11 @@ private:
 
     static std::shared_ptr<OffsetAllocator> make(uint64_t base, size_t size, uint32 init_capacity,
                                                  uint32 max_capacity, size_t min_alignment_bytes,
-                                                 uint32 magazines) {
+                                                 uint32 placement, uint32 magazines) {
         const uint64_t unit = std::max<uint64_t>(min_alignment_bytes, 1);
         kvmem_offset_allocator_options options;
         kvmem::detail::check(kvmem_offset_allocator_options_init(&options, sizeof options));
+        options.placement = placement;
         options.magazines = magazines;
         options.auto_hot_sizes = KVMEM_AUTO_HOT_SIZES_AFTER_FIRST_FREE;
         kvmem_offset_allocator *created = nullptr;
@@ -604,7 +608,7 @@ private:
         }
         const auto made = make(header.base, header.capacity, 1,
                                static_cast<uint32>(header.limit + 1), header.unit,
-                               static_cast<uint32>(header.magazines));
+                               KVMEM_PLACEMENT_RENEWAL, static_cast<uint32>(header.magazines));
         detail::require(made != nullptr, "invalid capacity");
         made->place(words);
         return made;
