@@ -36,7 +36,7 @@ impl FilledSizes {
     fn mean(self) -> u64 {
         match self {
             FilledSizes::Sixteen => 4096 + 512 * 15 / 2,
-            FilledSizes::Random => (1 + 64 << 10) / 2,
+            FilledSizes::Random => ((1 + 64) << 10) / 2,
         }
     }
 }
