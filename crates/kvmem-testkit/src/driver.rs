@@ -35,7 +35,7 @@ use kvmem::offset::{OffsetAllocator, RawHandle, SpaceError};
 use kvmem::slab::ExtentCache;
 
 use self::other_threads::OtherThreads;
-use self::sharded::ShardedSpace;
+use self::sharded::Sharded;
 use self::space::{HeldRange, Space};
 use self::tested_allocator::TestedAllocator;
 use crate::op::{Config, Op, Pick};
@@ -115,12 +115,15 @@ impl fmt::Display for StepError {
 
 impl std::error::Error for StepError {}
 
-/// As [`run`], on a space with shards; see [`sharded`].
+/// As [`run`], on a space that is cut into [shards](sharded).
 ///
 /// # Errors
 /// Those of [`run`].
-pub fn run_sharded<const BOUNDARY: bool>(config: &Config, ops: &[Op]) -> Result<Tally, StepError> {
-    run_twice(|depth| run_on::<ShardedSpace<BOUNDARY>>(config, ops, depth))
+pub fn run_sharded(config: &Config, ops: &[Op]) -> Result<Tally, StepError> {
+    run_twice(|depth| match config.cache {
+        None => run_on::<Sharded<OffsetAllocator>>(config, ops, depth),
+        Some(_) => run_on::<Sharded<ExtentCache>>(config, ops, depth),
+    })
 }
 
 /// Steps between two full comparisons in the run with few comparisons.

@@ -57,7 +57,9 @@ macro_rules! tested_allocator {
             /// Converts to a raw allocation; without its allocator it may stay owned.
             fn make_raw(allocator: Option<&Self>, own: Self::Owned)
             -> Result<RawHandle, Self::Owned>;
-            /// Returns the number of spaces that it consists of; each may keep ranges apart.
+            /// Cuts the space into shards, if it is not cut.
+            fn cut(&self, shards: u32);
+            /// Returns the number of shards; with a boundary, each may keep free segments apart.
             fn parts(&self) -> usize {
                 1
             }
@@ -163,6 +165,10 @@ impl TestedAllocator for OffsetAllocator {
     fn make_raw(_: Option<&Self>, own: Allocation) -> Result<RawHandle, Allocation> {
         Ok(own.into_raw())
     }
+
+    fn cut(&self, shards: u32) {
+        self.cut(shards);
+    }
 }
 
 impl TestedAllocator for ExtentCache {
@@ -196,6 +202,10 @@ impl TestedAllocator for ExtentCache {
             Some(allocator) => allocator.make_raw(own).map(|raw| raw.handle),
             None => Err(own),
         }
+    }
+
+    fn cut(&self, shards: u32) {
+        self.cut(shards);
     }
 
     fn trim(&self) {

@@ -22,18 +22,6 @@ pub enum AllocError {
         /// that is less.
         limit: u64,
     },
-    /// The request is longer than every shard of a space that is cut into
-    /// [shards](super::OffsetAllocatorBuilder::shards), even if the space is empty.
-    #[error(
-        "{requested} bytes were requested, but no shard of this space is longer than {shard} \
-         bytes: create the space with fewer shards, or ask for several ranges"
-    )]
-    ShardTooShort {
-        /// Requested bytes; those of one range for a batch.
-        requested: u64,
-        /// The length of the longest shard.
-        shard: u64,
-    },
     /// The alignment is zero or not a power of two.
     #[error("alignment {align} is not a power of two: round it up to one")]
     BadAlign {

@@ -5,15 +5,13 @@ mod allocator;
 mod error;
 mod heap;
 mod placement;
-mod sharded;
 mod steps;
 
 #[doc(hidden)]
 pub use allocator::SpaceRef;
 pub use allocator::{Allocation, OffsetAllocator, OffsetAllocatorBuilder};
-pub(crate) use allocator::{LONG, Range, SpaceHandle};
+pub(crate) use allocator::{LONG, MAX_SHARDS, NODE_BITS, Range, SpaceHandle};
 pub use allocator::{RawAllocation, RawHandle};
 pub use error::{AllocError, CheckError, RawError, SpaceError};
 pub use heap::{BinReport, MapRange, Metrics};
 pub use placement::Placement;
-pub use sharded::{ShardedAllocator, ShardedAllocatorBuilder};

@@ -7,7 +7,7 @@ use std::thread;
 
 use kvmem::offset::{OffsetAllocator, Placement, RawError, RawHandle};
 use kvmem::slab::ExtentCache;
-use kvmem_testkit::driver::sharded::ShardedSpace;
+use kvmem_testkit::driver::sharded::Sharded;
 use kvmem_testkit::driver::tested_allocator::{OwnedRange, TestedAllocator};
 use kvmem_testkit::op::{Cache, Config};
 use kvmem_testkit::random::Random;
@@ -126,7 +126,7 @@ fn other_handles_are_foreign<A: TestedAllocator>(boundary: Option<u64>) {
 #[test]
 fn handles_of_other_spaces_are_foreign() {
     other_handles_are_foreign::<OffsetAllocator>(None);
-    other_handles_are_foreign::<ShardedSpace<false>>(Some(250));
+    other_handles_are_foreign::<Sharded<OffsetAllocator>>(None);
     other_handles_are_foreign::<ExtentCache>(None);
 }
 

@@ -7,7 +7,7 @@ use std::thread;
 
 use kvmem::offset::{AllocError, OffsetAllocator, Placement, RawHandle};
 use kvmem::slab::ExtentCache;
-use kvmem_testkit::driver::sharded::ShardedSpace;
+use kvmem_testkit::driver::sharded::Sharded;
 use kvmem_testkit::driver::tested_allocator::{OwnedRange, TestedAllocator};
 use kvmem_testkit::op::{Cache, Config};
 use kvmem_testkit::random::Random;
@@ -210,8 +210,8 @@ fn a_space() {
 
 #[test]
 fn a_space_with_shards() {
-    share::<ShardedSpace<false>>(config(Some(CAPACITY / 8), Placement::Renewal, None), 3);
-    share::<ShardedSpace<true>>(config(Some(5000), Placement::Renewal, None), 4);
+    share::<Sharded<OffsetAllocator>>(config(None, Placement::Renewal, None), 3);
+    share::<Sharded<OffsetAllocator>>(config(Some(5000), Placement::Renewal, None), 4);
 }
 
 #[test]

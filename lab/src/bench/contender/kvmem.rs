@@ -4,7 +4,7 @@
 //! those of users. [`ExtentCache`] has the interface of [`OffsetAllocator`], so one macro serves
 //! both.
 
-use kvmem::offset::{Allocation, OffsetAllocator, ShardedAllocator};
+use kvmem::offset::{Allocation, OffsetAllocator};
 use kvmem::slab::{Extent, ExtentCache};
 
 use anyhow::Result;
@@ -47,7 +47,7 @@ contender!(OffsetAllocator, Allocation);
 contender!(ExtentCache, Extent);
 
 /// A space with `SHARDS` shards, in the rows that tell what shards cost.
-pub struct Sharded<const SHARDS: u32>(ShardedAllocator);
+pub struct Sharded<const SHARDS: u32>(OffsetAllocator);
 
 impl<const SHARDS: u32> Contender for Sharded<SHARDS> {
     type Handle = Allocation;

@@ -8,7 +8,7 @@ use std::ops;
 use super::range::{LONG, Range, known_size, short_size};
 use super::raw_handle::RawHandle;
 use super::registry;
-use super::space_core::SpaceCore;
+use super::space_core::{SpaceCore, SpaceState};
 use crate::offset::error::AllocError;
 use crate::offset::heap::{Heap, Placed};
 
@@ -92,7 +92,7 @@ impl Allocation {
     #[allow(clippy::len_without_is_empty)] // An allocation is never empty.
     pub fn len(&self) -> u64 {
         match self.as_range().size() {
-            LONG => self.core().with(|state| state.heap.size_of(self.placed())),
+            LONG => self.core().with_at(self.placed(), |state, own| state.heap.size_of(own)),
             size => u64::from(size),
         }
     }
@@ -109,7 +109,10 @@ impl Allocation {
     /// than `new_size`; [`AllocError::TooManyRanges`] at the limit of ranges. Nothing changes then.
     pub fn shrink(&mut self, new_size: u64) -> Result<(), AllocError> {
         let placed = self.placed();
-        self.core().with(|state| resize_down(&mut state.heap, placed, new_size))?;
+        self.core().with_at(placed, |state, own| {
+            state.freed_any();
+            resize_down(&mut state.heap, own, new_size)
+        })?;
         self.set_size(new_size);
         Ok(())
     }
@@ -124,7 +127,11 @@ impl Allocation {
     /// then.
     pub fn extend(&mut self, new_size: u64) -> Result<(), AllocError> {
         let placed = self.placed();
-        self.core().with(|state| resize_up(&mut state.heap, placed, new_size))?;
+        let end = |state: &mut SpaceState, own: Placed| state.heap.range_of(own.node).end;
+        self.core().extend_at(
+            || Some(self.core().with_at(placed, end)),
+            || self.core().with_at(placed, |state, own| resize_up(&mut state.heap, own, new_size)),
+        )?;
         self.set_size(new_size);
         Ok(())
     }
@@ -155,16 +162,17 @@ impl Allocation {
             return Err((self, out_of_bounds(sub, range)));
         }
         let core = self.core();
-        let freed = core.with(|state| {
-            let heap = &mut state.heap;
-            let freed = heap.free_part(placed, range.end - range.start, sub.clone());
-            freed.ok_or(AllocError::TooManyRanges { ranges: heap.ranges() })
+        let freed = core.with_at(placed, |state, own| {
+            state.freed_any();
+            let freed = state.heap.free_part(own, range.end - range.start, sub.clone());
+            let right = freed.ok_or(AllocError::TooManyRanges { ranges: state.heap.ranges() })?;
+            Ok((right.map(|right| state.tagged(right)), state.over()))
         });
         match freed {
             Err(error) => Err((self, error)),
-            Ok(right) => {
+            Ok((right, over)) => {
                 let index = self.forget();
-                if sub == range && core.drop_if_unreachable() {
+                if sub == range && core.ended(over) {
                     registry::release_slot(index);
                 }
                 let left = (sub.start > range.start)
@@ -179,15 +187,14 @@ impl Allocation {
     /// [`OffsetAllocator::free_raw`](super::OffsetAllocator::free_raw). O(1).
     pub fn into_raw(self) -> RawHandle {
         let core = self.core();
-        let handle = core.with(|state| RawHandle {
-            allocator: state.id,
-            slot: self.as_range().node(),
-            generation: state.generations.issue(self.as_range().node(), self.as_range().size()),
+        let (handle, over) = core.with_at(self.placed(), |state, own| {
+            let raw = state.issue_short(own, self.as_range().size());
+            (raw, state.over())
         });
         let index = self.forget();
         // If the allocator is gone, no call can free this one any more. If it was the last that
         // could be freed, the state is dropped.
-        if core.drop_if_unreachable() {
+        if core.ended(over) {
             registry::release_slot(index);
         }
         handle

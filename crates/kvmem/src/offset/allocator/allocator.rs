@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::allocation::Allocation;
+#[cfg(doc)]
+use super::builder::OffsetAllocatorBuilder;
 use super::registry;
 use super::space_core::SpaceCore;
 use crate::offset::error::{AllocError, CheckError, SpaceError};
@@ -24,7 +26,8 @@ const CAPACITY_MAX: u64 = 1 << 63;
 /// # Drawbacks
 ///
 /// One lock guards the metadata. Threads that allocate at the same time queue for it, or have its
-/// holder allocate for them: all together they make about as many calls as one.
+/// holder allocate for them. If they contend for it all the time, the space is cut into
+/// [shards](crate::offset#shards) with a lock each.
 ///
 /// ```
 /// use kvmem::offset::OffsetAllocator;
@@ -74,11 +77,25 @@ fn check_align(align: u64) -> Result<(), AllocError> {
 
 impl OffsetAllocator {
     /// Creates the allocator of an empty space.
-    pub(super) fn of_heap(heap: Heap, boundary: Option<u64>) -> Self {
+    pub(super) fn of_heap(heap: Heap, boundary: Option<u64>, shards: Option<u32>) -> Self {
         let (index, id) = registry::acquire_slot();
         let core = registry::core(index);
-        core.open(id, heap);
+        core.open(id, heap, shards);
         OffsetAllocator { core, owner: Arc::new(CoreOwner { index, id, boundary }) }
+    }
+
+    /// Cuts the space into up to `shards` shards, as lasting contention does, if it is not cut.
+    /// O(ranges).
+    #[doc(hidden)]
+    pub fn cut(&self, shards: u32) {
+        self.core.cut_now(shards);
+    }
+
+    /// Returns the number of [shards](crate::offset#shards): 1 until threads contend for the lock,
+    /// if the [builder](OffsetAllocatorBuilder::shards) does not fix it.
+    #[must_use]
+    pub fn shards(&self) -> usize {
+        self.core.shard_count()
     }
 
     /// Returns the number of its core.
@@ -140,12 +157,10 @@ impl OffsetAllocator {
 
     pub(super) fn place_aligned(&self, size: u64, align: u64) -> Result<Placed, AllocError> {
         check_align(align)?;
-        self.core.admit(size)?;
-        self.core.with(|state| {
-            state
-                .heap
-                .allocate_aligned(size, align)
-                .ok_or_else(|| state.heap.allocation_error(size))
+        self.core.serve_with(size, |state| {
+            let placed = state.heap.allocate_aligned(size, align);
+            let placed = placed.ok_or_else(|| state.heap.allocation_error(size))?;
+            Ok(state.tagged(placed))
         })
     }
 
@@ -159,16 +174,7 @@ impl OffsetAllocator {
             return Ok(Vec::new());
         }
         self.core.admit(size).map_err(|error| error.of_batch(size, n))?;
-        let pieces = self.core.with(|state| state.heap.allocate_batch(size, n))?;
-        Ok(self.wrap_all(pieces))
-    }
-
-    /// Allocates `n` ranges of `size` bytes each under one lock, or as many as fit. O(n).
-    pub(crate) fn allocate_up_to(&self, size: u64, n: usize) -> Vec<Allocation> {
-        if n == 0 || self.core.admit(size).is_err() {
-            return Vec::new();
-        }
-        self.wrap_all(self.core.with(|state| state.heap.allocate_up_to(size, n)))
+        Ok(self.wrap_all(self.core.allocate_batch(size, n)?))
     }
 
     /// Allocates `total` bytes in at most `max_ranges` ranges whose sizes add up to `total`, or
@@ -204,8 +210,7 @@ impl OffsetAllocator {
         if max_ranges == 0 {
             return Err(AllocError::NoRanges { requested: total });
         }
-        let pieces = self.core.with(|state| state.heap.allocate_scattered(total, max_ranges))?;
-        Ok(self.wrap_all(pieces))
+        Ok(self.wrap_all(self.core.allocate_scattered(total, max_ranges)?))
     }
 
     /// Frees many allocations under one lock. Ranges that follow each other in `run` and in the
@@ -221,7 +226,7 @@ impl OffsetAllocator {
                 placed
             })
             .collect();
-        self.core.with(|state| state.heap.free_batch(&placed_ranges));
+        self.core.free_batch(&placed_ranges);
         drop(others);
     }
 
@@ -232,7 +237,7 @@ impl OffsetAllocator {
     /// [`SpaceError::TooManyRanges`] at the limit of ranges.
     pub fn grow_to(&self, new_capacity: u64) -> Result<(), SpaceError> {
         check_capacity(new_capacity)?;
-        self.core.resize(|heap| heap.grow(new_capacity))
+        self.core.grow(new_capacity)
     }
 
     /// Moves the end of the space down to `new_capacity`, if nothing in use lies behind it. O(1);
@@ -243,7 +248,7 @@ impl OffsetAllocator {
     /// [`SpaceError::WrongDirection`] above the capacity.
     pub fn shrink_to(&self, new_capacity: u64) -> Result<(), SpaceError> {
         check_capacity(new_capacity)?;
-        self.core.resize(|heap| heap.shrink_to(new_capacity))
+        self.core.shrink_to(new_capacity)
     }
 
     /// Returns the length of the space in bytes, without the lock. O(1).
@@ -277,22 +282,18 @@ impl OffsetAllocator {
 
     /// Returns the figures of the space. O(1).
     pub fn metrics(&self) -> Metrics {
-        self.core.with(|state| {
-            let mut metrics = state.heap.metrics();
-            metrics.metadata_bytes += state.generations.bytes() as u64;
-            metrics
-        })
+        self.core.metrics()
     }
 
     /// Returns a report for every non-empty bin, by ascending size. O(free ranges).
     pub fn bins(&self) -> Vec<BinReport> {
-        self.core.with(|state| state.heap.bin_reports())
+        self.core.bins()
     }
 
     /// Returns the whole space in address order: a range for every allocation, and one for each
     /// free range that [`metrics`](Self::metrics) and [`bins`](Self::bins) count. O(ranges).
     pub fn map(&self) -> Vec<MapRange> {
-        self.core.with(|state| state.heap.map())
+        self.core.map()
     }
 
     /// Checks the metadata against its numbered invariants. O(ranges).

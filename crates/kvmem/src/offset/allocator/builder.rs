@@ -1,8 +1,7 @@
 //! *OffsetAllocatorBuilder*: the settings of a new space.
 
-use std::ops::Range;
-
 use super::allocator::{OffsetAllocator, check_capacity};
+use super::shards::MAX_SHARDS;
 #[cfg(doc)]
 use crate::offset::error::AllocError;
 use crate::offset::error::SpaceError;
@@ -10,16 +9,17 @@ use crate::offset::heap::Heap;
 use crate::offset::placement::Placement;
 
 /// Lower bound of [`OffsetAllocatorBuilder::max_ranges`]: a few changes must be possible.
-pub(crate) const MIN_RANGES: u32 = 16;
+const MIN_RANGES: u32 = 16;
 
 /// Settings of a new space; see [`OffsetAllocator::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it builds"]
 pub struct OffsetAllocatorBuilder {
-    pub(crate) capacity: u64,
-    pub(crate) boundary: Option<u64>,
+    capacity: u64,
+    boundary: Option<u64>,
     placement: Placement,
-    pub(crate) max_ranges: u32,
+    max_ranges: u32,
+    shards: Option<u32>,
 }
 
 impl OffsetAllocatorBuilder {
@@ -45,42 +45,47 @@ impl OffsetAllocatorBuilder {
         self
     }
 
-    /// Creates the space. O(1), about 44 KiB whatever the capacity.
+    /// Fixes the number of [shards](crate::offset#shards), 1 to 32: the space is cut at once, or
+    /// never with 1. Otherwise it is cut when threads contend for its lock.
+    ///
+    /// ```
+    /// use kvmem::offset::OffsetAllocator;
+    ///
+    /// let space = OffsetAllocator::builder(64 << 30).shards(8).build()?;
+    /// // Shards give free bytes to each other: a range can be longer than one.
+    /// let long = space.allocate(60 << 30)?;
+    /// # drop(long);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn shards(mut self, shards: u32) -> Self {
+        self.shards = Some(shards);
+        self
+    }
+
+    /// Creates the space. O(shards), about 44 KiB for each whatever the capacity.
     ///
     /// # Errors
     /// [`SpaceError::Capacity`] outside of 1..=2^63, [`SpaceError::ZeroBoundary`] for boundary 0,
-    /// [`SpaceError::MaxRanges`] below 16.
+    /// [`SpaceError::MaxRanges`] below 16, or 16 for each shard; [`SpaceError::Shards`] for 0
+    /// shards, for more than 32, and for more than the space has bytes, or segments if it has a
+    /// boundary.
     pub fn build(self) -> Result<OffsetAllocator, SpaceError> {
-        self.check(MIN_RANGES)?;
-        Ok(OffsetAllocator::of_heap(self.heap(0..self.capacity, self.max_ranges), self.boundary))
-    }
-
-    /// Checks the settings; at least `min_ranges` ranges are needed.
-    pub(crate) fn check(&self, min_ranges: u32) -> Result<(), SpaceError> {
-        check_capacity(self.capacity)?;
-        if self.boundary == Some(0) {
+        let OffsetAllocatorBuilder { capacity, boundary, placement, max_ranges, shards } = self;
+        check_capacity(capacity)?;
+        if boundary == Some(0) {
             return Err(SpaceError::ZeroBoundary);
         }
-        if self.max_ranges < min_ranges {
-            return Err(SpaceError::MaxRanges { requested: self.max_ranges, min: min_ranges });
+        let pieces = boundary.map_or(capacity, |boundary| capacity.div_ceil(boundary));
+        let max = pieces.min(MAX_SHARDS as u64) as u32;
+        if let Some(requested) = shards.filter(|shards| !(1..=max).contains(shards)) {
+            return Err(SpaceError::Shards { requested, max });
         }
-        Ok(())
-    }
-
-    /// Creates the allocator of a shard, for at most `max_ranges` ranges. The longest shard of the
-    /// space has `longest` bytes. The settings have been checked.
-    pub(crate) fn build_shard(
-        &self,
-        shard: Range<u64>,
-        longest: u64,
-        max_ranges: u32,
-    ) -> OffsetAllocator {
-        let limit = self.boundary.map_or(longest, |boundary| boundary.min(longest));
-        OffsetAllocator::of_heap(self.heap(shard, max_ranges).of_shards(limit), self.boundary)
-    }
-
-    fn heap(&self, space: Range<u64>, max_ranges: u32) -> Heap {
-        Heap::new(space, self.boundary, self.placement, max_ranges)
+        let min = MIN_RANGES * shards.unwrap_or(1);
+        if max_ranges < min {
+            return Err(SpaceError::MaxRanges { requested: max_ranges, min });
+        }
+        let heap = Heap::new(0..capacity, boundary, placement, max_ranges);
+        Ok(OffsetAllocator::of_heap(heap, boundary, shards))
     }
 }
 
@@ -112,6 +117,7 @@ impl OffsetAllocator {
             boundary: None,
             placement: Placement::default(),
             max_ranges: u32::MAX,
+            shards: None,
         }
     }
 }

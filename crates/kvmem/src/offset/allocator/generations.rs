@@ -58,6 +58,26 @@ impl GenerationTable {
         GenerationTable { chunks: Vec::new(), spare_chunk: None, last: 0, live_handles: 0 }
     }
 
+    /// Returns tables with the live handles of the slots of each of `parts` parts, to which
+    /// `part_of` assigns them. O(slots).
+    pub(crate) fn divide(&self, parts: usize, part_of: impl Fn(u32) -> usize) -> Vec<Self> {
+        let empty = || GenerationTable { last: self.last, ..Self::new() };
+        let mut tables: Vec<Self> = (0..parts).map(|_| empty()).collect();
+        for (slot, generation) in self.iter() {
+            let table = &mut tables[part_of(slot)];
+            table.last = generation.wrapping_sub(1);
+            table.issue(slot, self.size_of(slot));
+            table.last = self.last;
+        }
+        tables
+    }
+
+    /// Returns the length of the range of a slot with a live handle.
+    fn size_of(&self, slot: u32) -> u32 {
+        let chunk = self.chunks.get(slot as usize / CHUNK_SLOTS).and_then(Option::as_ref);
+        chunk.map_or(0, |chunk| chunk.generations[slot as usize % CHUNK_SLOTS].size)
+    }
+
     /// Returns the number of live raw handles.
     pub(crate) fn live_handles(&self) -> u64 {
         self.live_handles

@@ -39,7 +39,7 @@ impl Granted {
 impl Space {
     fn new(capacity: u64) -> Self {
         let core = SpaceCore::new();
-        core.open(1, Heap::new(0..capacity, None, Placement::BestFit, u32::MAX));
+        core.open(1, Heap::new(0..capacity, None, Placement::BestFit, u32::MAX), None);
         Space(core)
     }
 
@@ -51,8 +51,17 @@ impl Space {
         self.0.free(range.placed, Some(range.size));
     }
 
+    /// Frees a range; returns how often that freed the core.
+    fn end(&self, range: Granted) -> usize {
+        self.0.free(range.placed, Some(range.size)).into()
+    }
+
     fn grow(&self, capacity: u64) {
-        self.0.resize(|heap| heap.grow(capacity)).expect("larger than before");
+        self.0.grow(capacity).expect("larger than before");
+    }
+
+    fn cut(&self) {
+        self.0.cut_now(2);
     }
 
     fn hint(&self) -> u64 {
@@ -197,5 +206,89 @@ fn added_room_is_visible() {
         growing.join().unwrap();
         must_fit(&space, 2 * ALL);
         space.check();
+    });
+}
+
+/// Preemptions of an order of a model with shards: an operation takes several locks.
+const PREEMPTIONS_OF_SHARDS: usize = 2;
+/// Stack of a thread that cuts a space or clears a shard, which makes new bins.
+const LARGE_STACK: usize = 1 << 16;
+
+/// Checks a model whose first thread has a large stack.
+fn check_shards(run: fn()) {
+    check(PREEMPTIONS_OF_SHARDS, move || {
+        let first = thread::Builder::new().stack_size(LARGE_STACK).spawn(run);
+        first.expect("a thread").join().unwrap();
+    });
+}
+
+/// One thread frees a range of before the cut while another cuts the space. The free finds its
+/// shard, and a request for both shards' bytes finds what was freed.
+#[test]
+fn a_free_beside_a_cut() {
+    check_shards(|| {
+        let (space, mut granted) = full(&[50, 50]);
+        let (high, low) = (granted.remove(1), granted.remove(0));
+        let freeing = spawn(&space, move |space| {
+            space.free(low);
+            assert!(space.hint() >= 50);
+        });
+        space.cut();
+        freeing.join().unwrap();
+        must_fit(&space, 50);
+        space.free(high);
+        must_fit(&space, ALL);
+        space.check();
+    });
+}
+
+/// Two threads free the ranges on both sides of a start. A thread that learns of both can allocate
+/// them as one.
+#[test]
+fn frees_on_both_sides_of_a_start() {
+    check_shards(|| {
+        let (space, mut granted) = full(&[50, 50]);
+        space.cut();
+        let freed = Arc::new(AtomicUsize::new(0));
+        let (high, low) = (granted.remove(1), granted.remove(0));
+        let freeing = {
+            let freed = freed.clone();
+            spawn(&space, move |space| {
+                space.free(low);
+                freed.fetch_add(1, Ordering::Release);
+            })
+        };
+        // Examines the start while the other thread frees.
+        assert!(space.allocate(ALL).is_err());
+        space.free(high);
+        if freed.load(Ordering::Acquire) == 1 {
+            must_fit(&space, ALL);
+        }
+        freeing.join().unwrap();
+        must_fit(&space, ALL);
+        space.check();
+    });
+}
+
+/// The allocator is dropped while the last allocations, of two shards, are freed: one of the three
+/// threads frees the core.
+#[test]
+fn the_last_free_of_a_cut_space_ends_it() {
+    check_shards(|| {
+        let (space, mut granted) = full(&[50, 50]);
+        space.cut();
+        let ends = Arc::new(AtomicUsize::new(0));
+        let (high, low) = (granted.remove(1), granted.remove(0));
+        let freeing = {
+            let ends = ends.clone();
+            spawn(&space, move |space| {
+                ends.fetch_add(space.end(low), Ordering::Relaxed);
+            })
+        };
+        ends.fetch_add(usize::from(space.0.close()), Ordering::Relaxed);
+        ends.fetch_add(space.end(high), Ordering::Relaxed);
+        freeing.join().unwrap();
+        assert_eq!(ends.load(Ordering::Relaxed), 1);
+        assert!(!space.0.is_open(1));
     });
 }

@@ -29,7 +29,7 @@ impl OffsetAllocator {
     /// Those of [`allocate_aligned`](Self::allocate_aligned).
     pub fn allocate_aligned_raw(&self, size: u64, align: u64) -> Result<RawAllocation, AllocError> {
         let placed = self.place_aligned(size, align)?;
-        Ok(self.core.with(|state| state.issue(placed, size)))
+        Ok(self.core.with_at(placed, |state, placed| state.issue(placed, size)))
     }
 
     /// Allocates exactly `range`, until [`free_raw`](Self::free_raw), for a program that restores a
@@ -55,10 +55,7 @@ impl OffsetAllocator {
         if start >= end {
             return Err(AllocError::ZeroSize);
         }
-        self.core.with(|state| {
-            let placed = state.heap.allocate_at(range)?;
-            Ok(state.issue(placed, end - start))
-        })
+        self.core.allocate_raw_at(start..end)
     }
 
     /// Frees a raw allocation; returns its size in bytes. O(1).
@@ -95,12 +92,11 @@ impl OffsetAllocator {
     /// programs that stored nothing else. O(1).
     #[must_use]
     pub fn raw_at(&self, slot: u32) -> Option<RawAllocation> {
-        self.core.with(|state| {
-            state
-                .generations
-                .generation_of(slot)
-                .map(|generation| raw_allocation(state, slot, generation))
-        })
+        let look = |state: &mut SpaceState, own: u32| match state.generations.generation_of(own) {
+            Some(generation) => Ok(raw_allocation(state, own, generation)),
+            None => Err(RawError::Stale { slot, generation: 0 }),
+        };
+        self.core.with_slot((slot, 0), look).ok()
     }
 
     /// Returns all raw allocations that are alive, in the order of their offsets. O(n log n) for
@@ -115,12 +111,12 @@ impl OffsetAllocator {
     /// ```
     #[must_use]
     pub fn raw_allocations(&self) -> Vec<RawAllocation> {
-        let mut all: Vec<RawAllocation> = self.core.with(|state| {
-            state
-                .generations
-                .iter()
-                .map(|(slot, generation)| raw_allocation(state, slot, generation))
-                .collect()
+        let mut all: Vec<RawAllocation> = self.core.with_all(|states| {
+            let of = |state: &&mut SpaceState| {
+                let handles = state.generations.iter();
+                handles.map(|(own, at)| raw_allocation(state, own, at)).collect::<Vec<_>>()
+            };
+            states.iter().flat_map(of).collect()
         });
         all.sort_unstable_by_key(|one| one.offset);
         all
@@ -134,6 +130,7 @@ impl OffsetAllocator {
     pub fn shrink_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
         self.with_raw(handle, |state, placed, _| {
             resize_down(&mut state.heap, placed, new_size)?;
+            state.freed_any();
             state.generations.resize(placed.node, short_size(new_size));
             Ok(())
         })
@@ -145,11 +142,15 @@ impl OffsetAllocator {
     /// Those of [`free_raw`](Self::free_raw), and [`RawError::Failed`] with the error of
     /// [`Allocation::extend`].
     pub fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
-        self.with_raw(handle, |state, placed, _| {
-            resize_up(&mut state.heap, placed, new_size)?;
-            state.generations.resize(placed.node, short_size(new_size));
-            Ok(())
-        })
+        let end = |_: &mut SpaceState, _, range: Range<u64>| Ok(range.end);
+        let extend = || {
+            self.with_raw(handle, |state, placed, _| {
+                resize_up(&mut state.heap, placed, new_size)?;
+                state.generations.resize(placed.node, short_size(new_size));
+                Ok(())
+            })
+        };
+        self.core.extend_at(|| self.with_raw(handle, end).ok(), extend)
     }
 
     /// Turns a raw allocation into an RAII one; the handle is stale afterwards. O(1).
@@ -165,12 +166,13 @@ impl OffsetAllocator {
     fn revoke_raw<R>(
         &self,
         handle: RawHandle,
-        run: impl FnOnce(&mut SpaceState, Placed, u64) -> R,
+        run: impl Fn(&mut SpaceState, Placed, u64) -> R,
     ) -> Result<R, RawError> {
         let RawHandle { slot, generation, .. } = handle;
         self.own(handle)?;
-        self.core.with(|state| {
-            let (placed, size) = state.revoke(slot, generation)?;
+        self.core.with_slot((slot, generation), |state, own| {
+            let (placed, size) = state.revoke_in_shard(own, generation)?;
+            let placed = state.tagged(placed);
             Ok(run(state, placed, size))
         })
     }
@@ -190,14 +192,14 @@ impl OffsetAllocator {
     fn with_raw<R>(
         &self,
         handle: RawHandle,
-        use_it: impl FnOnce(&mut SpaceState, Placed, Range<u64>) -> Result<R, RawError>,
+        use_it: impl Fn(&mut SpaceState, Placed, Range<u64>) -> Result<R, RawError>,
     ) -> Result<R, RawError> {
         let RawHandle { slot, generation, .. } = handle;
         self.own(handle)?;
-        self.core.with(|state| {
-            state.generations.verify(slot, generation)?;
-            let range = state.heap.range_of(slot);
-            use_it(state, Placed { node: slot, offset: range.start }, range)
+        self.core.with_slot((slot, generation), |state, own| {
+            state.generations.verify(own, generation)?;
+            let range = state.heap.range_of(own);
+            use_it(state, Placed { node: own, offset: range.start }, range)
         })
     }
 }
@@ -205,6 +207,6 @@ impl OffsetAllocator {
 /// Returns the allocation of a slot with a live handle.
 fn raw_allocation(state: &SpaceState, slot: u32, generation: u32) -> RawAllocation {
     let range = state.heap.range_of(slot);
-    let handle = RawHandle { allocator: state.id, slot, generation };
+    let handle = RawHandle { allocator: state.id, slot: state.slot_of_handle(slot), generation };
     RawAllocation { handle, offset: range.start, size: range.end - range.start }
 }

@@ -5,14 +5,16 @@
 //! metadata.
 
 use std::any::Any;
+use std::sync::{Arc, OnceLock};
 
 use super::generations::GenerationTable;
 use super::hint::Hint;
 use super::hint::SpaceStats;
 use super::range::{known_size, short_size};
 use super::raw_handle::{RawAllocation, RawHandle};
-use crate::offset::error::{AllocError, CheckError, RawError};
-use crate::offset::heap::{Heap, MaybePlaced, Placed};
+use super::shards::{NODE_BITS, ShardEdges, SpaceShard, SpaceShards, UntaggedSlots};
+use crate::offset::error::{AllocError, RawError};
+use crate::offset::heap::{Heap, MaybePlaced, Placed, SizedRange};
 use crate::sync::{
     AtomicBool, Combined, CombiningGuard, CombiningMutex, Ordering, Words, const_new,
 };
@@ -24,29 +26,119 @@ pub(crate) struct SpaceState {
     /// Identity of the allocator, never reused in this process.
     pub(crate) id: u64,
     /// The allocator has been dropped; allocations may remain.
-    closed: bool,
+    pub(super) closed: bool,
     /// Kept alive until the allocator and all its allocations are gone: the memory that the
     /// offsets refer to.
-    keepalive: Option<Keepalive>,
+    pub(super) keepalive: Option<Keepalive>,
+    /// Contention does not cut the space.
+    pub(super) is_fixed: bool,
+    /// The tag of the nodes as handles store them, if this is a shard, or 0.
+    pub(super) tag: u32,
+    /// The slots whose handles have no tag, if this is a shard.
+    pub(super) untagged: UntaggedSlots,
+    /// The bounds at the ends, if this is a shard.
+    pub(super) edges: Option<Arc<ShardEdges>>,
 }
 
 /// An object that the state of a space owns, dropped with it.
 pub(crate) type Keepalive = Box<dyn Any + Send + Sync>;
 
 impl SpaceState {
+    pub(super) fn new(heap: Heap, generations: GenerationTable, id: u64) -> Self {
+        SpaceState {
+            heap,
+            generations,
+            id,
+            closed: false,
+            keepalive: None,
+            is_fixed: false,
+            tag: 0,
+            untagged: UntaggedSlots::default(),
+            edges: None,
+        }
+    }
+
+    /// Returns the node that handles store as `node`.
+    #[inline(always)]
+    pub(super) fn own(&self, node: u32) -> u32 {
+        if self.tag == 0 { node } else { node & ((1 << NODE_BITS) - 1) }
+    }
+
+    /// Returns the slot that raw handles store as `slot`.
+    ///
+    /// # Errors
+    /// [`RawError::Stale`] if a handle of that slot has another tag.
+    pub(super) fn own_slot(&self, slot: u32) -> Result<u32, RawError> {
+        let own = self.own(slot);
+        let tag = if self.untagged.contains(own) { 0 } else { self.tag };
+        if own | tag == slot { Ok(own) } else { Err(RawError::Stale { slot, generation: 0 }) }
+    }
+
+    /// Returns the slot as raw handles store it.
+    pub(super) fn slot_of_handle(&self, own: u32) -> u32 {
+        if self.untagged.contains(own) { own } else { own | self.tag }
+    }
+
+    /// Revokes the generation of a slot of a shard, as [`revoke`](Self::revoke) does.
+    pub(super) fn revoke_in_shard(
+        &mut self,
+        own: u32,
+        generation: u32,
+    ) -> Result<(Placed, u64), RawError> {
+        let revoked = self.revoke(own, generation)?;
+        self.untagged.remove(own);
+        Ok(revoked)
+    }
+
+    /// Returns an allocation as handles store it.
+    #[inline(always)]
+    pub(super) fn tagged(&self, placed: Placed) -> Placed {
+        Placed { node: placed.node | self.tag, ..placed }
+    }
+
+    /// Turns the nodes of ranges into those that handles store.
+    pub(super) fn tag_all(&self, pieces: &mut [SizedRange]) {
+        pieces.iter_mut().for_each(|piece| piece.placed.node |= self.tag);
+    }
+
+    /// Notes that any range may have been freed. A shard then examines its ends again before a
+    /// request fails.
+    pub(super) fn freed_any(&self) {
+        if let Some(edges) = &self.edges {
+            edges.freed_any();
+        }
+    }
+
+    /// Frees a used range of a shard, whose size the caller may not know.
+    #[inline]
+    pub(super) fn free_in_shard(&mut self, placed: Placed, size: Option<u64>) {
+        let Placed { node, offset } = placed;
+        let size = size.unwrap_or_else(|| self.heap.size_of(placed));
+        self.heap.free(node, offset, size);
+        if let Some(edges) = &self.edges {
+            edges.freed(offset..offset + size);
+        }
+    }
+
     /// Returns whether nothing can reach this state any more. Raw allocations do not count once the
     /// allocator is gone: no call can free them then.
     #[inline]
-    fn over(&self) -> bool {
+    pub(super) fn over(&self) -> bool {
         self.closed && self.heap.live() == self.generations.live_handles()
     }
 
     /// Makes a raw handle of an allocation.
     #[inline(always)]
     pub(super) fn issue(&mut self, placed: Placed, size: u64) -> RawAllocation {
-        let generation = self.generations.issue(placed.node, short_size(size));
-        let handle = RawHandle { allocator: self.id, slot: placed.node, generation };
+        let handle = self.issue_short(placed, short_size(size));
         RawAllocation { handle, offset: placed.offset, size }
+    }
+
+    /// Makes a raw handle of an allocation whose size is as handles store it.
+    #[inline(always)]
+    pub(super) fn issue_short(&mut self, placed: Placed, size: u32) -> RawHandle {
+        let generation = self.generations.issue(placed.node, size);
+        RawHandle { allocator: self.id, slot: placed.node | self.tag, generation }
     }
 
     /// Revokes the generation of a slot, if it is this one; returns the allocation and its size.
@@ -61,12 +153,19 @@ impl SpaceState {
 
 #[repr(align(128))]
 pub(crate) struct SpaceCore {
-    /// `None` while no allocator uses this core.
-    state: CombiningMutex<Option<Box<SpaceState>>>,
+    /// `None` while no allocator uses this core, and while the space is cut into shards.
+    pub(super) state: CombiningMutex<Option<Box<SpaceState>>>,
     /// Whether the holder of the lock may serve other threads. Meanwhile the hint is only a bound.
     combines: AtomicBool,
-    hint: Hint,
+    /// Whether this is the core of a shard.
+    is_shard: bool,
+    pub(super) hint: Hint,
+    /// The shards, if the space was ever cut.
+    pub(super) shards: OnceLock<Box<SpaceShards>>,
 }
+
+/// The state of a space, locked.
+pub(super) type StateGuard<'a> = CombiningGuard<'a, Option<Box<SpaceState>>>;
 
 impl SpaceCore {
     const_new! {
@@ -74,21 +173,33 @@ impl SpaceCore {
             SpaceCore {
                 state: CombiningMutex::new(None),
                 combines: AtomicBool::new(true),
+                is_shard: false,
                 hint: Hint::new(),
+                shards: OnceLock::new(),
             }
         }
     }
 
+    /// Creates the core of a shard.
+    pub(super) fn of_shard() -> Self {
+        SpaceCore { is_shard: true, ..Self::new() }
+    }
+
     /// Opens this core, which is free, for an allocator.
-    pub(crate) fn open(&self, id: u64, heap: Heap) {
-        let mut state = Box::new(SpaceState {
-            heap,
-            generations: GenerationTable::new(),
-            id,
-            closed: false,
-            keepalive: None,
-        });
+    /// With a fixed number of shards it is cut at once, or never.
+    pub(crate) fn open(&self, id: u64, heap: Heap, shards: Option<u32>) {
         self.set_combining(true);
+        let mut state = SpaceState::new(heap, GenerationTable::new(), id);
+        state.is_fixed = shards.is_some();
+        self.open_with(state);
+        if let Some(shards) = shards {
+            self.cut_now(shards);
+        }
+    }
+
+    /// Opens this core, which is free, with a state.
+    pub(super) fn open_with(&self, state: SpaceState) {
+        let mut state = Box::new(state);
         let mut slot = self.state.lock();
         debug_assert!(slot.is_none() && !slot.is_open(), "the core is in use");
         self.publish(&mut state.heap);
@@ -99,6 +210,11 @@ impl SpaceCore {
     /// Closes the core when its allocator is dropped. Returns whether the core is free again.
     pub(crate) fn close(&self) -> bool {
         let mut slot = self.state.lock();
+        if let Some(shards) = self.sharded() {
+            let over = shards.shards().filter(|shard| shard.core.close_shard()).count();
+            drop(slot);
+            return self.shards_over(shards, over as u32);
+        }
         // Notes are of live allocations, which now count.
         slot.close(|slot| self.publish_slot(slot));
         if let Some(state) = &mut *slot {
@@ -114,7 +230,7 @@ impl SpaceCore {
     }
 
     #[inline]
-    fn publish(&self, heap: &mut Heap) {
+    pub(super) fn publish(&self, heap: &mut Heap) {
         let coalesced = heap.largest_coalesced();
         self.hint.publish(heap.largest_free_bound(coalesced));
         self.hint.publish_figures(heap.free_bytes(), coalesced, heap.live());
@@ -122,7 +238,10 @@ impl SpaceCore {
 
     #[inline]
     pub(crate) fn largest_free_hint(&self) -> u64 {
-        self.hint.largest()
+        match self.hint.largest() {
+            DIVERTED => self.largest_free_in_shards(),
+            largest => largest,
+        }
     }
 
     pub(crate) fn largest_free_address(&self) -> *const u64 {
@@ -131,12 +250,18 @@ impl SpaceCore {
 
     #[inline]
     pub(crate) fn free_hint(&self) -> u64 {
-        self.hint.free()
+        match self.sharded() {
+            Some(shards) => shards.shards().map(|shard| shard.core.free_hint()).sum(),
+            None => self.hint.free(),
+        }
     }
 
     /// Returns an upper bound of the free bytes, without the lock.
     #[inline]
     pub(crate) fn free_bound(&self) -> u64 {
+        if let Some(shards) = self.sharded() {
+            return shards.shards().map(|shard| shard.core.free_bound()).sum();
+        }
         // While slots are open, ranges may be free that no holder of the lock has counted.
         if self.state.is_open() { self.capacity() } else { self.hint.free() }
     }
@@ -148,7 +273,10 @@ impl SpaceCore {
 
     /// Returns the figures that the last holder of the lock published for reports.
     pub(crate) fn published_stats(&self) -> SpaceStats {
-        self.hint.report()
+        match self.sharded() {
+            Some(shards) => self.published_by_shards(shards),
+            None => self.hint.report(),
+        }
     }
 
     #[inline]
@@ -159,16 +287,26 @@ impl SpaceCore {
     /// Takes the lock before a fork.
     pub(crate) fn hold_over_fork(&self) {
         self.state.hold_over_fork();
+        self.each_shard(SpaceCore::hold_over_fork);
+    }
+
+    /// Runs with every shard that was ever in use.
+    fn each_shard(&self, run: impl Fn(&SpaceCore)) {
+        if let Some(shards) = self.shards.get() {
+            shards.all().for_each(|shard| run(&shard.core));
+        }
     }
 
     /// Releases the lock that [`hold_over_fork`](Self::hold_over_fork) took, in the parent and in
     /// the child.
     pub(crate) fn release_over_fork(&self) {
+        self.each_shard(SpaceCore::release_over_fork);
         self.state.release_over_fork();
     }
 
     /// Drops the requests of threads that do not exist in the child of a fork.
     pub(crate) fn forget_waiters(&self) {
+        self.each_shard(SpaceCore::forget_waiters);
         self.state.forget_waiters();
     }
 
@@ -178,35 +316,74 @@ impl SpaceCore {
         HeldLock { _state: self.state.lock() }
     }
 
-    /// Runs `change` under the lock and publishes the new figures.
+    /// Runs `change` under the lock of a space that is not cut, and publishes the new figures.
+    ///
+    /// # Errors
+    /// `change`, if the space is cut.
     #[inline]
-    pub(crate) fn with<R>(&self, change: impl FnOnce(&mut SpaceState) -> R) -> R {
-        let Some(mut slot) = self.state.try_lock_closed() else { return self.with_waiting(change) };
-        let Some(state) = &mut *slot else { unused() };
+    pub(crate) fn with_whole<R, F>(&self, change: F) -> Result<R, F>
+    where
+        F: FnOnce(&mut SpaceState) -> R,
+    {
+        let Some(mut slot) = self.state.try_lock_closed() else {
+            return self.with_whole_waiting(change);
+        };
+        let Some(state) = &mut *slot else {
+            drop(slot);
+            return self.with_whole_waiting(change);
+        };
         let result = change(state);
         self.publish(&mut state.heap);
-        result
+        Ok(result)
     }
 
     /// Does the same after other threads.
     #[cold]
     #[inline(never)]
-    fn with_waiting<R>(&self, change: impl FnOnce(&mut SpaceState) -> R) -> R {
+    fn with_whole_waiting<R, F>(&self, change: F) -> Result<R, F>
+    where
+        F: FnOnce(&mut SpaceState) -> R,
+    {
+        if self.sharded().is_some() {
+            return Err(change);
+        }
         let mut slot = self.enter();
-        let Some(state) = &mut *slot else { unused() };
+        let Some(state) = &mut *slot else {
+            drop(slot);
+            self.expect_shards();
+            return Err(change);
+        };
         let result = change(state);
         self.leave(slot);
-        result
+        Ok(result)
+    }
+
+    /// Runs `change` under the lock of a core that has no shards, because it is one.
+    pub(super) fn with<R>(&self, change: impl FnOnce(&mut SpaceState) -> R) -> R {
+        self.with_whole(change).unwrap_or_else(|_| unused())
+    }
+
+    /// Returns the shards, if the space is cut.
+    #[inline]
+    pub(super) fn sharded(&self) -> Option<&SpaceShards> {
+        if self.state.is_diverted() { self.shards.get().map(|shards| &**shards) } else { None }
+    }
+
+    /// Returns the shards of a core whose state is not there.
+    #[cold]
+    pub(super) fn expect_shards(&self) -> &SpaceShards {
+        self.sharded().unwrap_or_else(|| unused())
     }
 
     /// Sets whether the holder of the lock may serve other threads.
     pub(crate) fn set_combining(&self, combines: bool) {
         // Relaxed: either way is correct at any time.
         self.combines.store(combines, Ordering::Relaxed);
+        self.each_shard(|shard| shard.set_combining(combines));
     }
 
     /// Takes the lock, after other threads, and does what they have left to do.
-    fn enter(&self) -> CombiningGuard<'_, Option<Box<SpaceState>>> {
+    pub(super) fn enter(&self) -> StateGuard<'_> {
         let mut slot = self.state.lock();
         if slot.is_open() {
             slot.serve();
@@ -221,8 +398,8 @@ impl SpaceCore {
         slot
     }
 
-    /// Publishes the figures and releases the lock.
-    fn leave(&self, mut slot: CombiningGuard<'_, Option<Box<SpaceState>>>) {
+    /// Publishes the figures and releases the lock. Cuts the space if the contention lasts.
+    pub(super) fn leave(&self, mut slot: StateGuard<'_>) {
         if !slot.is_open() {
             return self.publish_slot(&mut slot);
         }
@@ -230,49 +407,17 @@ impl SpaceCore {
             let coalesced = heap.largest_coalesced();
             self.hint.publish_figures(heap.free_bytes(), coalesced, heap.live());
         }
-        slot.finish(|slot| self.publish_slot(slot));
+        if let Some(slot) = slot.finish(|slot| self.publish_slot(slot))
+            && !self.is_shard
+        {
+            self.cut(slot);
+        }
     }
 
-    fn publish_slot(&self, slot: &mut Option<Box<SpaceState>>) {
+    pub(super) fn publish_slot(&self, slot: &mut Option<Box<SpaceState>>) {
         if let Some(state) = slot {
             self.publish(&mut state.heap);
         }
-    }
-
-    /// Keeps an object alive until the allocator and all its allocations are gone. A core keeps
-    /// one.
-    pub(crate) fn keep(&self, keepalive: Keepalive) {
-        self.with(|state| state.keepalive = Some(keepalive));
-    }
-
-    /// Moves the end of the space, up or down.
-    pub(crate) fn resize<E>(
-        &self,
-        change: impl FnOnce(&mut Heap) -> Result<(), E>,
-    ) -> Result<(), E> {
-        self.with(|state| {
-            change(&mut state.heap)?;
-            self.hint.resize(|| {
-                self.hint.publish_limit(state.heap.capacity(), state.heap.limit());
-                self.hint.publish_bound();
-                let coalesced = state.heap.largest_coalesced();
-                self.hint.publish_figures(state.heap.free_bytes(), coalesced, state.heap.live());
-            });
-            Ok(())
-        })
-    }
-
-    /// Checks the invariants, including that of the hint.
-    pub(crate) fn check(&self) -> Result<(), CheckError> {
-        let mut slot = self.enter();
-        let Some(state) = &mut *slot else { unused() };
-        state.heap.check()?;
-        let (hint, largest) = (self.hint.largest(), state.heap.largest_free());
-        if hint < largest {
-            let what = format!("the hint is {hint}, but {largest} bytes are free in one piece");
-            return Err(CheckError { invariant: 9, what });
-        }
-        Ok(())
     }
 
     /// Returns an error without the lock for a request that cannot succeed.
@@ -297,7 +442,10 @@ impl SpaceCore {
         let Some(mut slot) = self.state.try_lock_closed() else {
             return self.allocate_waiting(size);
         };
-        let Some(state) = &mut *slot else { unused() };
+        let Some(state) = &mut *slot else {
+            drop(slot);
+            return self.allocate_in_shards(size);
+        };
         self.place(state, size, |_, placed| placed)
     }
 
@@ -305,6 +453,9 @@ impl SpaceCore {
     #[cold]
     #[inline(never)]
     fn allocate_waiting(&self, size: u64) -> Result<Placed, AllocError> {
+        if self.state.is_diverted() {
+            return self.allocate_in_shards(size);
+        }
         let mut slot = match self.state.request([size, ALLOCATE]) {
             Ok([offset, node]) if node != FAILED => {
                 return Ok(Placed { node: node as u32, offset });
@@ -314,7 +465,10 @@ impl SpaceCore {
             Err(Some(slot)) => slot,
             Err(None) => self.enter(),
         };
-        let Some(state) = &mut *slot else { unused() };
+        let Some(state) = &mut *slot else {
+            drop(slot);
+            return self.allocate_in_shards(size);
+        };
         let mut placed = state.heap.allocate(size);
         if placed.is_none() {
             slot.serve();
@@ -332,13 +486,16 @@ impl SpaceCore {
     pub(crate) fn allocate_and<R>(
         &self,
         size: u64,
-        run: impl FnOnce(&mut SpaceState, Placed) -> R,
+        run: impl Fn(&mut SpaceState, Placed) -> R,
     ) -> Result<R, AllocError> {
         self.admit(size)?;
         let Some(mut slot) = self.state.try_lock_closed() else {
-            return self.with_waiting(|state| place_waiting(state, size, run));
+            return self.serve_waiting(size, |state| place_waiting(state, size, &run));
         };
-        let Some(state) = &mut *slot else { unused() };
+        let Some(state) = &mut *slot else {
+            drop(slot);
+            return self.serve_waiting(size, |state| place_waiting(state, size, &run));
+        };
         self.place(state, size, run)
     }
 
@@ -391,10 +548,21 @@ impl SpaceCore {
         max_live: u64,
     ) -> Result<RawAllocation, RawError> {
         self.admit(size)?;
-        self.with_waiting_in(|slot| {
-            let state = open_in(slot, id, max_live)?;
-            Ok(place_waiting(state, size, |state, placed| state.issue(placed, size))?)
-        })
+        if self.state.is_diverted() {
+            return self.allocate_raw_in_shards(id, size, max_live);
+        }
+        let mut slot = self.enter();
+        if slot.is_none() && self.state.is_diverted() {
+            drop(slot);
+            return self.allocate_raw_in_shards(id, size, max_live);
+        }
+        let raw = match open_in(&mut slot, id, max_live) {
+            Ok(state) => place_waiting(state, size, |state, placed| state.issue(placed, size))
+                .map_err(RawError::from),
+            Err(error) => Err(error),
+        };
+        self.leave(slot);
+        raw
     }
 
     /// Allocates `size` bytes if fewer than `max_live` ranges are in use.
@@ -406,24 +574,30 @@ impl SpaceCore {
             if max_live == u64::MAX {
                 return self.allocate_waiting(size);
             }
-            return self.with_waiting(|state| {
-                below(state, max_live)?;
-                place_waiting(state, size, |_, placed| placed)
-            });
+            return self.allocate_below_waiting(size, max_live);
         };
-        let Some(state) = &mut *slot else { unused() };
-        below(state, max_live)?;
+        let Some(state) = &mut *slot else {
+            drop(slot);
+            return self.allocate_below_waiting(size, max_live);
+        };
+        below(state.heap.live(), max_live)?;
         self.place(state, size, |_, placed| placed)
     }
 
-    /// Runs `change` after other threads, if this core is that of any allocator.
     #[cold]
     #[inline(never)]
-    fn with_waiting_in<R>(&self, change: impl FnOnce(&mut Option<Box<SpaceState>>) -> R) -> R {
-        let mut slot = self.enter();
-        let result = change(&mut slot);
-        self.leave(slot);
-        result
+    fn allocate_below_waiting(&self, size: u64, max_live: u64) -> Result<Placed, AllocError> {
+        let placed = self.with_whole(|state| {
+            below(state.heap.live(), max_live)?;
+            place_waiting(state, size, |_, placed| placed)
+        });
+        match placed {
+            Ok(placed) => placed,
+            Err(_) => {
+                self.spare_live(max_live)?;
+                self.allocate_in_shards(size)
+            }
+        }
     }
 
     /// Frees the raw allocation at a slot, if this core is that of the allocator `id` and the slot
@@ -448,19 +622,37 @@ impl SpaceCore {
 
     #[cold]
     #[inline(never)]
-    fn free_raw_waiting(&self, id: u64, slot: u32, generation: u32) -> Result<u64, RawError> {
-        self.with_waiting_in(|state| match state {
+    pub(super) fn free_raw_waiting(
+        &self,
+        id: u64,
+        slot: u32,
+        generation: u32,
+    ) -> Result<u64, RawError> {
+        let free = |state: &mut Option<Box<SpaceState>>| match state {
             Some(state) if state.id == id => {
-                let (placed, size) = state.revoke(slot, generation)?;
-                state.heap.free(placed.node, placed.offset, size);
+                let own = state.own_slot(slot)?;
+                let (placed, size) = state.revoke_in_shard(own, generation)?;
+                state.free_in_shard(placed, Some(size));
                 Ok(size)
             }
             other => Err(foreign(other, id)),
-        })
+        };
+        if let Some(shards) = self.sharded() {
+            let free = |shard: &SpaceShard| shard.core.free_raw_waiting(id, slot, generation);
+            return shards.find_raw((slot, generation), free);
+        }
+        let mut state = self.enter();
+        let freed = free(&mut state);
+        let is_cut = state.is_none() && self.state.is_diverted();
+        self.leave(state);
+        if is_cut { self.free_raw_waiting(id, slot, generation) } else { freed }
     }
 
     /// Returns whether this core is that of the allocator `id`, which still exists.
     pub(crate) fn is_open(&self, id: u64) -> bool {
+        if let Some(shards) = self.sharded() {
+            return shards.shard(0).core.is_open(id);
+        }
         let slot = self.enter();
         let open = slot.as_ref().is_some_and(|state| state.id == id && !state.closed);
         self.leave(slot);
@@ -516,7 +708,10 @@ impl SpaceCore {
         let Some(mut slot) = self.state.try_lock_closed() else {
             return self.free_waiting(placed, size);
         };
-        let Some(state) = &mut *slot else { unused() };
+        let Some(state) = &mut *slot else {
+            drop(slot);
+            return self.free_in_shards(placed, size);
+        };
         let size = size.unwrap_or_else(|| state.heap.size_of(placed));
         state.heap.free(placed.node, placed.offset, size);
         self.publish(&mut state.heap);
@@ -533,6 +728,9 @@ impl SpaceCore {
     #[cold]
     #[inline(never)]
     fn free_waiting(&self, placed: Placed, size: Option<u64>) -> bool {
+        if self.state.is_diverted() {
+            return self.free_in_shards(placed, size);
+        }
         let mut slot = match size.map(|size| [placed.offset, size << 32 | u64::from(placed.node)]) {
             Some(words) if self.state.note(words) => return false,
             Some(words) => match self.state.request(words) {
@@ -542,20 +740,36 @@ impl SpaceCore {
             },
             None => self.enter(),
         };
-        let Some(state) = &mut *slot else { unused() };
-        let size = size.unwrap_or_else(|| state.heap.size_of(placed));
-        state.heap.free(placed.node, placed.offset, size);
-        if state.over() {
+        let Some(state) = &mut *slot else {
+            drop(slot);
+            return self.free_in_shards(placed, size);
+        };
+        state.free_in_shard(placed, size);
+        let over = state.over();
+        if over && !self.is_shard {
             let state = slot.take();
             drop(slot);
             drop_if_unreachable(state);
-            return true;
+        } else {
+            self.leave(slot);
         }
-        self.leave(slot);
-        false
+        over
+    }
+
+    /// Frees a used range of this shard. Returns whether the shard is closed and empty now.
+    pub(super) fn free_shard(&self, placed: Placed, size: Option<u64>) -> bool {
+        let Some(mut slot) = self.state.try_lock_closed() else {
+            return self.free_waiting(placed, size);
+        };
+        let Some(state) = &mut *slot else { unused() };
+        state.free_in_shard(placed, size);
+        self.publish(&mut state.heap);
+        state.over()
     }
 }
 
+/// The hint of a space that is cut: above every size, so a request finds the shards.
+pub(super) const DIVERTED: u64 = u64::MAX;
 /// The second word of a request to allocate; that of a free names a node, which is not 0.
 const ALLOCATE: u64 = 0;
 /// The second word of the answer to a request that failed.
@@ -566,7 +780,7 @@ const FAILED: u64 = u64::MAX;
 impl Combined for Option<Box<SpaceState>> {
     fn note(&mut self, [offset, range]: Words) {
         let Some(state) = self else { unused() };
-        state.heap.free(range as u32, offset, range >> 32);
+        state.free_in_shard(Placed { node: range as u32, offset }, Some(range >> 32));
     }
 
     fn request(&mut self, words: Words) -> Words {
@@ -584,7 +798,7 @@ impl Combined for Option<Box<SpaceState>> {
 
 /// Returns the state of the allocator `id`, which exists, with fewer than `max_live` allocations.
 #[inline(always)]
-fn open_in(
+pub(super) fn open_in(
     slot: &mut Option<Box<SpaceState>>,
     id: u64,
     max_live: u64,
@@ -593,12 +807,12 @@ fn open_in(
         return Err(foreign(slot, id));
     }
     let Some(state) = slot else { unused() };
-    below(state, max_live)?;
+    below(state.heap.live(), max_live)?;
     Ok(state)
 }
 
 /// Allocates `size` bytes, and runs with them.
-fn place_waiting<R>(
+pub(super) fn place_waiting<R>(
     state: &mut SpaceState,
     size: u64,
     run: impl FnOnce(&mut SpaceState, Placed) -> R,
@@ -611,8 +825,7 @@ fn place_waiting<R>(
 
 /// Checks that fewer than `max_live` ranges are in use.
 #[inline(always)]
-fn below(state: &SpaceState, max_live: u64) -> Result<(), AllocError> {
-    let ranges = state.heap.live();
+pub(super) fn below(ranges: u64, max_live: u64) -> Result<(), AllocError> {
     if ranges < max_live { Ok(()) } else { Err(AllocError::TooManyRanges { ranges }) }
 }
 
@@ -642,13 +855,13 @@ impl SpaceCore {
 /// may take long.
 #[cold]
 #[inline(never)]
-fn drop_if_unreachable(state: Option<Box<SpaceState>>) {
+pub(super) fn drop_if_unreachable(state: Option<Box<SpaceState>>) {
     drop(state);
 }
 
 #[cold]
 #[inline(never)]
-fn never_fits(requested: u64, limit: u64) -> AllocError {
+pub(super) fn never_fits(requested: u64, limit: u64) -> AllocError {
     if requested == 0 { AllocError::ZeroSize } else { AllocError::TooLarge { requested, limit } }
 }
 
@@ -661,6 +874,6 @@ fn foreign(state: &Option<Box<SpaceState>>, handle_of: u64) -> RawError {
 
 /// Reports a core without state: an allocator or allocation outlived its own count.
 #[cold]
-fn unused() -> ! {
+pub(super) fn unused() -> ! {
     panic!("this core has no state");
 }

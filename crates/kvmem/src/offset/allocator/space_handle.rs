@@ -83,7 +83,7 @@ impl SpaceHandle {
     /// Returns the error of a request that cannot succeed, without the lock.
     #[inline]
     pub(crate) fn early_error(self, size: u64) -> AllocError {
-        self.core.fail_early(size, self.core.largest_free_hint())
+        self.core.early_error(size)
     }
 
     /// Allocates one range if fewer than `max_live` are in use.
@@ -94,19 +94,10 @@ impl SpaceHandle {
     }
 
     /// Allocates up to `n` ranges under one lock and appends them to `out`. Fewer only if no more
-    /// fit, or `max_live` are in use.
+    /// fit, or `max_live` are in use, or the space is cut and no more fit into one shard.
     pub(crate) fn take_many(self, size: u32, n: usize, max_live: u64, out: &mut Vec<Range>) {
-        self.core.with(|state| {
-            for _ in 0..n {
-                if state.heap.live() >= max_live {
-                    break;
-                }
-                let Some(Placed { node, offset }) = state.heap.allocate(u64::from(size)) else {
-                    break;
-                };
-                out.push(Range::new(offset, size, node));
-            }
-        });
+        let taken = self.core.take_many(u64::from(size), n, max_live);
+        out.extend(taken.into_iter().map(|Placed { node, offset }| Range::new(offset, size, node)));
     }
 
     /// Frees one range.
@@ -121,11 +112,14 @@ impl SpaceHandle {
     pub(crate) fn give_back_all(self, ranges: &mut Vec<Range>) {
         let Some(last) = ranges.pop() else { return };
         if !ranges.is_empty() {
-            self.core.with(|state| {
+            let whole = self.core.with_whole(|state| {
                 for range in ranges.drain(..) {
                     state.heap.free(range.node(), range.offset(), u64::from(range.size()));
                 }
             });
+            if whole.is_err() {
+                ranges.drain(..).for_each(|range| self.give_back(range));
+            }
         }
         // Freeing the last range of a space drops its state.
         self.give_back(last);
@@ -139,16 +133,15 @@ impl SpaceHandle {
 
     /// Returns the map of the space; see [`OffsetAllocator::map`].
     pub(crate) fn map(self) -> Vec<MapRange> {
-        self.core.with(|state| state.heap.map())
+        self.core.map()
     }
 
     /// Checks the metadata, and that these ranges are in use.
     pub(crate) fn check(self, ranges: &[Range]) -> Result<(), CheckError> {
         self.core.check()?;
-        self.core.with(|state| {
-            ranges.iter().try_for_each(|range| {
-                state.heap.check_used(range.placed(), u64::from(range.size()))
-            })
+        ranges.iter().try_for_each(|range| {
+            let size = u64::from(range.size());
+            self.core.with_at(range.placed(), |state, own| state.heap.check_used(own, size))
         })
     }
 

@@ -106,6 +106,42 @@ impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
         }
     }
 
+    /// Creates a table for at most `max` slots in which these slots are in use. O(greatest index).
+    pub(super) fn with_slots(max: u32, slots: impl IntoIterator<Item = (u32, T)>) -> Self {
+        let mut table = Self::new(max);
+        for (id, value) in slots {
+            let chunk = (id >> Self::SHIFT) as usize;
+            table.create_through(chunk);
+            table.free[chunk] &= !(1 << (id % CHUNK as u32));
+            table[id] = value;
+            table.live += 1;
+        }
+        for chunk in (0..table.chunks.len() as u32).rev() {
+            if table.chunks[chunk as usize].is_none() {
+                let absent = std::mem::replace(&mut table.absent, chunk);
+                table.link(chunk, absent);
+            } else if table.free[chunk as usize] != 0 {
+                table.list_partial(chunk);
+            }
+        }
+        table
+    }
+
+    /// Creates the chunk `chunk`, in no list, and the places of all chunks before it.
+    fn create_through(&mut self, chunk: usize) {
+        while self.chunks.len() <= chunk {
+            self.reserve();
+            self.chunks.push(None);
+            self.free.push(0);
+            self.links.push(ChunkLinks { prev: NIL, next: NIL });
+        }
+        if self.chunks[chunk].is_none() {
+            self.chunks[chunk] = Some(Box::new([T::EMPTY; CHUNK]));
+            self.free[chunk] = Self::ALL_FREE;
+            self.slots += CHUNK as u32;
+        }
+    }
+
     /// Returns the number of slots in use.
     #[inline]
     pub(super) fn live(&self) -> u32 {
@@ -116,6 +152,11 @@ impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
     #[inline]
     pub(super) fn slots(&self) -> u32 {
         self.slots
+    }
+
+    /// Returns one more than the greatest index of a slot that was ever created.
+    pub(super) fn end(&self) -> u64 {
+        (self.chunks.len() * CHUNK) as u64
     }
 
     /// Returns whether `n` more slots can be used.

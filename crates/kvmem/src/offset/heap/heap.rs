@@ -25,7 +25,7 @@ pub(crate) struct Heap {
     /// Nothing has been freed yet; see [order](super::order).
     pub(super) fresh: bool,
     /// The limit of the whole space, if this is one of its shards: others may be longer.
-    limit_of_shards: Option<u64>,
+    pub(super) limit_of_shards: Option<u64>,
 }
 
 impl Heap {
@@ -58,9 +58,9 @@ impl Heap {
         self.ranges.capacity().min(self.ranges.boundary())
     }
 
-    /// Makes this a shard of a space with this [limit](Self::limit).
-    pub(crate) fn of_shards(self, limit: u64) -> Self {
-        Heap { limit_of_shards: Some(limit), ..self }
+    /// Returns the boundary, if there is one.
+    pub(crate) fn boundary(&self) -> Option<u64> {
+        self.ranges.has_boundary().then(|| self.ranges.boundary())
     }
 
     /// Returns the [limit](Self::limit) of the whole space, of which this may be a shard.

@@ -43,6 +43,7 @@ mod report;
 mod resize;
 mod scattered;
 mod search;
+mod shards;
 mod slots;
 mod small_objects;
 #[cfg(all(test, not(loom)))]
@@ -51,4 +52,6 @@ mod tests;
 pub(crate) use chunked_table::NIL;
 pub(crate) use heap::Heap;
 pub(crate) use ranges::{MaybePlaced, Placed, SizedRange};
+pub(crate) use report::bin_reports;
 pub use report::{BinReport, MapRange, Metrics};
+pub(crate) use shards::ShardEnds;

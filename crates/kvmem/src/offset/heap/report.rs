@@ -3,6 +3,8 @@
 //! Both count the same free ranges. The small-object region is held back from the bins, apart from
 //! the adjacent free ranges; a report counts them as the one range that they are.
 
+use std::collections::BTreeMap;
+
 use super::bins::{bin_floor, bin_size_max, bin_size_min};
 use super::heap::Heap;
 use super::ranges::SENTINEL;
@@ -155,4 +157,21 @@ impl Heap {
         }
         map
     }
+}
+
+/// Returns a report for every bin that a free range of the map falls into, by ascending size.
+pub(crate) fn bin_reports(map: &[MapRange]) -> Vec<BinReport> {
+    let mut reports: BTreeMap<u32, BinReport> = BTreeMap::new();
+    for MapRange { size, .. } in map.iter().filter(|range| !range.used) {
+        let bin = bin_floor(*size);
+        let report = reports.entry(bin).or_insert_with(|| BinReport {
+            size_min: bin_size_min(bin),
+            size_max: bin_size_max(bin),
+            ranges: 0,
+            bytes: 0,
+        });
+        report.ranges += 1;
+        report.bytes += size;
+    }
+    reports.into_values().collect()
 }

@@ -86,6 +86,7 @@ const REVIEW_EVERY: u64 = 1024;
 const NEIGHBOUR_WEIGHT: f32 = 0.2;
 
 /// The state of the policy: recent requests, and what is derived from them.
+#[derive(Clone)]
 pub(crate) struct PlacementPolicy {
     placement: Placement,
     recent: RecentSizes,

@@ -4,6 +4,7 @@
 pub(super) const RECENT: usize = 1024;
 
 /// The recent request sizes; a new one overwrites the oldest.
+#[derive(Clone)]
 pub(super) struct RecentSizes {
     sizes: Box<[u64; RECENT]>,
     /// Requests so far.

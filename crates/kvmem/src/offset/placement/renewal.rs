@@ -28,6 +28,7 @@ const POINTS: usize = 4 * GRID + 1;
 const FOLD: usize = 2;
 
 /// U, tabulated.
+#[derive(Clone)]
 pub(crate) struct Renewal {
     /// U at the points of the grid, in an arbitrary unit: its values are only compared with each
     /// other.

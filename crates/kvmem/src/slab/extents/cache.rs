@@ -194,6 +194,12 @@ impl ExtentCache {
         Extent::new(allocation)
     }
 
+    /// See [`OffsetAllocator::cut`].
+    #[doc(hidden)]
+    pub fn cut(&self, shards: u32) {
+        self.allocator().cut(shards);
+    }
+
     /// Sets the hooks of the space. Ranges that are in use already pass the hook of freed ranges
     /// too.
     ///

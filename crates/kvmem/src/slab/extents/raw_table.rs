@@ -4,8 +4,11 @@
 //! the range's length and others have to wait. The rest is a counter: a stale handle could be
 //! accepted only if a multiple of exactly 2^30 handles were made for the same slot since.
 
+use std::sync::OnceLock;
+
 use super::hooks::RangeHook;
-use crate::offset::{Allocation, LONG, Range, SpaceHandle};
+use crate::offset::{Allocation, LONG, MAX_SHARDS, NODE_BITS, Range, SpaceHandle};
+use crate::slab::magazine::with_forks_blocked;
 use crate::sync::{AppendOnlyTable, AtomicU32, AtomicU64, Backoff, Ordering, fence};
 
 /// The generation is live: a handle names the slot's range.
@@ -159,38 +162,84 @@ impl RawEntry {
 
 /// The generations of a space, and of earlier spaces with the same core. A handle names its
 /// allocator, so it cannot be confused with theirs.
-pub(super) struct RawTable(AppendOnlyTable<RawEntry>);
+///
+/// The slots of a space that is cut into shards have the number of the shard in their upper bits.
+/// Each shard has a table of its own, because a table is as long as its greatest slot.
+pub(super) struct RawTable {
+    whole: RawSlots,
+    shards: [OnceLock<Box<RawSlots>>; MAX_SHARDS],
+}
+
+type RawSlots = AppendOnlyTable<RawEntry>;
+
+/// Returns the entry of a slot within its shard, and the shard if there is one.
+fn place(slot: u32) -> (u32, Option<usize>) {
+    let shard = (slot >> NODE_BITS).checked_sub(1);
+    (slot & ((1 << NODE_BITS) - 1), shard.map(|at| at as usize))
+}
 
 impl RawTable {
     pub(super) fn new() -> Self {
-        RawTable(AppendOnlyTable::new(std::array::from_fn(|_| RawEntry::new()), RawEntry::new))
+        let shards = std::array::from_fn(|_| OnceLock::new());
+        RawTable { whole: Self::new_slots(), shards }
+    }
+
+    fn new_slots() -> RawSlots {
+        AppendOnlyTable::new(std::array::from_fn(|_| RawEntry::new()), RawEntry::new)
+    }
+
+    /// Returns the tables, and what is added to the slots of each.
+    fn tables(&self) -> impl Iterator<Item = (u32, &RawSlots)> {
+        let shards = (1u32..).zip(&self.shards);
+        let shards = shards.filter_map(|(at, table)| Some((at << NODE_BITS, &**table.get()?)));
+        std::iter::once((0, &self.whole)).chain(shards)
+    }
+
+    /// Returns the slots that have entries, with these.
+    fn entries(&self) -> impl Iterator<Item = (u32, &RawEntry)> {
+        self.tables()
+            .flat_map(|(tag, table)| table.iter().map(move |(at, entry)| (tag | at, entry)))
     }
 
     /// Returns the size on the heap in bytes.
     pub(super) fn bytes(&self) -> usize {
-        self.0.bytes()
+        self.tables().map(|(_, table)| table.bytes()).sum()
     }
 
     /// Returns the entry of a slot, which need not have one yet.
+    #[inline]
     pub(super) fn entry(&self, slot: u32) -> &RawEntry {
-        self.0.get(slot)
+        if slot < 1 << NODE_BITS { self.whole.get(slot) } else { self.entry_of_shard(slot) }
+    }
+
+    #[cold]
+    fn entry_of_shard(&self, slot: u32) -> &RawEntry {
+        let (own, shard) = place(slot);
+        let Some(table) = shard.and_then(|at| self.shards.get(at)) else {
+            return self.whole.get(slot);
+        };
+        let make = || table.get_or_init(|| Box::new(Self::new_slots()));
+        // A child of a fork must not find a table that is being made.
+        table.get().unwrap_or_else(|| with_forks_blocked(make)).get(own)
     }
 
     /// Returns the entry of a slot that a handle has named, if it has one.
     pub(super) fn find(&self, slot: u32) -> Option<&RawEntry> {
-        self.0.find(slot)
+        match place(slot) {
+            (own, Some(at)) if at < MAX_SHARDS => self.shards[at].get()?.find(own),
+            _ => self.whole.find(slot),
+        }
     }
 
     /// Iterates over the slots that have entries.
     pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
-        self.0.iter().map(|(slot, _)| slot)
+        self.entries().map(|(slot, _)| slot)
     }
 
     /// Returns the number of live generations.
     pub(super) fn live(&self) -> u64 {
         // Relaxed: a statistic, read at about one moment.
-        self.0
-            .iter()
+        self.entries()
             .filter(|(_, entry)| entry.generation.load(Ordering::Relaxed) & LIVE != 0)
             .count() as u64
     }
@@ -198,7 +247,7 @@ impl RawTable {
     /// Frees all ranges that raw handles name. No handle is made any more; one that another thread
     /// is freeing is freed there or here.
     pub(super) fn close(&self, space: SpaceHandle, freed: Option<RangeHook>) {
-        for (slot, entry) in self.0.iter() {
+        for (slot, entry) in self.entries() {
             // `adopt` takes the generation only if it is live.
             let Some(allocation) = entry.adopt(entry.generation(), space, slot) else { continue };
             if let Some(freed) = freed {
@@ -211,7 +260,7 @@ impl RawTable {
     /// Repairs the table in a forked child, which has one thread. Ranges that other threads were
     /// changing get their lengths from the metadata.
     pub(super) fn postfork_child(&self, space: SpaceHandle) {
-        for (slot, entry) in self.0.iter() {
+        for (slot, entry) in self.entries() {
             // Relaxed, all: the process has one thread.
             let generation = entry.generation.load(Ordering::Relaxed);
             if generation & BUSY != 0 {

@@ -36,3 +36,4 @@ pub(crate) use magazines::Magazines;
 pub(crate) use settings::MagazineSettings;
 pub(crate) use source::RoundSource;
 pub(crate) use stats::{ClassStats, MagazineStats};
+pub(crate) use threads::with_forks_blocked;

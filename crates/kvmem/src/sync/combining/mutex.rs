@@ -20,13 +20,21 @@ const OPEN: u32 = 2;
 
 /// Bit of `used`: the slots are open.
 const IS_OPEN: u32 = 1 << 31;
+/// Bit of `used`: the data are elsewhere. Set and cleared while the slots are closed.
+const IS_DIVERTED: u32 = 1 << 30;
 
 /// Waits for the lock after which the slots are opened.
 pub(super) const WAITS: u32 = if MODELLED { 1 } else { 16 };
 /// Operations after which the slots are closed if nothing was published, or if they took longer
 /// than [`PERIOD_TIME`]: the lock was free most of the time.
 pub(super) const PERIOD: u32 = if MODELLED { 2 } else { 64 };
-const PERIOD_TIME: Duration = Duration::from_micros(256);
+const PERIOD_TIME: Duration = Duration::from_micros(if UNOPTIMIZED { 4096 } else { 256 });
+/// Operations take ten times as long.
+const UNOPTIMIZED: bool = cfg!(debug_assertions);
+/// Useful periods, less the others, after which the contention counts as lasting.
+pub(super) const LASTING: u32 = if MODELLED { 1 } else { 16 };
+/// Attempts to close the slots of a lock under lasting contention.
+const CLOSE_TRIES: u32 = if MODELLED { 1 } else { 64 };
 /// Pauses from one look at the answer to the next: each look takes the line from the holder, which
 /// then waits for it again.
 const PAUSES: u32 = if MODELLED { 0 } else { 4 };
@@ -41,7 +49,7 @@ const PATIENCE: u32 = if MODELLED { 1 } else { 3 };
 /// and closed, when a slot is used first, and when the owner changes.
 #[repr(C, align(128))]
 struct Calm {
-    /// 0, or [`IS_OPEN`] and a bit for each slot that may hold something.
+    /// 0, or [`IS_OPEN`] and a bit for each slot that may hold something, or [`IS_DIVERTED`].
     used: AtomicU32,
     /// The processor whose threads take the lock while the slots are open.
     owner: AtomicU32,
@@ -54,6 +62,8 @@ struct Load {
     count: u32,
     /// Requests and notes served since `since`.
     served: u32,
+    /// Useful periods, less the others.
+    useful: u32,
     since: Option<Instant>,
 }
 
@@ -66,7 +76,7 @@ impl Load {
     /// Starts to count.
     fn restart(&mut self) {
         let since = if MODELLED { None } else { Some(Instant::now()) };
-        *self = Load { count: 0, served: 0, since };
+        *self = Load { count: 0, served: 0, since, ..*self };
     }
 
     /// Counts a wait for the lock; returns whether there were many.
@@ -96,7 +106,7 @@ unsafe impl<T: Send> Send for CombiningMutex<T> {}
 impl Load {
     const_new! {
         const fn new() -> Self {
-            Load { count: 0, served: 0, since: None }
+            Load { count: 0, served: 0, useful: 0, since: None }
         }
     }
 }
@@ -199,7 +209,13 @@ impl<T> CombiningMutex<T> {
     /// the slots were closed, and no note that happened before this call is left.
     pub(crate) fn is_open(&self) -> bool {
         // Acquire pairs with the Release in `try_close`.
-        self.calm.used.load(Ordering::Acquire) != 0
+        self.calm.used.load(Ordering::Acquire) & IS_OPEN != 0
+    }
+
+    /// Returns whether the data are elsewhere. If so, the caller sees where.
+    pub(crate) fn is_diverted(&self) -> bool {
+        // Acquire pairs with the Release in `divert`.
+        self.calm.used.load(Ordering::Acquire) & IS_DIVERTED != 0
     }
 
     /// Returns the slots if they are open and this thread should not take the lock itself.
@@ -207,7 +223,7 @@ impl<T> CombiningMutex<T> {
         let calm = &self.calm;
         // Acquire pairs with the Release in `open`: the slots exist. Relaxed: a hint. Whether an
         // entry can be claimed decides.
-        let open = calm.used.load(Ordering::Acquire) != 0;
+        let open = calm.used.load(Ordering::Acquire) & IS_OPEN != 0;
         let owner = !MODELLED && calm.owner.load(Ordering::Relaxed) == here();
         if open && !owner { calm.slots.get().map(|slots| &**slots) } else { None }
     }
@@ -354,6 +370,14 @@ impl<T> CombiningGuard<'_, T> {
         (self.word, self.contended) = (OPEN, false);
     }
 
+    /// Sets or clears the mark that the data are elsewhere. The slots are closed. While it is set,
+    /// [`try_lock_closed`](CombiningMutex::try_lock_closed) fails.
+    pub(crate) fn divert(&mut self, diverted: bool) {
+        debug_assert!(!self.is_open(), "the slots are open");
+        // Release pairs with the Acquire in `is_diverted`.
+        self.mutex.calm.used.store(if diverted { IS_DIVERTED } else { 0 }, Ordering::Release);
+    }
+
     /// Closes the slots if nothing is published; runs `publish` before threads learn of it. Returns
     /// whether they are closed.
     fn try_close(&mut self, publish: impl FnOnce(&mut T)) -> bool {
@@ -388,26 +412,45 @@ impl<T: Combined> CombiningGuard<'_, T> {
         }
     }
 
+    /// Closes the slots if that needs no waiting for other threads, or little.
+    pub(crate) fn close_soon(&mut self, publish: impl Fn(&mut T)) -> bool {
+        for _ in 0..CLOSE_TRIES {
+            if self.try_close(&publish) {
+                return true;
+            }
+            self.serve();
+        }
+        false
+    }
+
     /// Ends an operation while the slots are open: serves, or prepares to serve; closes the slots
-    /// if they are of no use.
-    pub(crate) fn finish(mut self, publish: impl FnOnce(&mut T)) {
+    /// if they are of no use. Returns the lock if the contention lasts.
+    pub(crate) fn finish(mut self, publish: impl FnOnce(&mut T)) -> Option<Self> {
         let mutex = self.mutex;
         self.load().count += 1;
         let count = self.load().count;
         if !count.is_multiple_of(2) {
-            let Some(slots) = mutex.calm.slots.get() else { return };
-            mutex.used().for_each(|slot| slots.prefetch(slot));
-            return;
+            if let Some(slots) = mutex.calm.slots.get() {
+                mutex.used().for_each(|slot| slots.prefetch(slot));
+            }
+            return None;
         }
         self.serve();
-        if count >= PERIOD {
-            let load = self.load();
-            let useful = load.served > 0 && load.is_within(PERIOD_TIME);
-            load.restart();
-            if !useful {
-                self.try_close(publish);
-            }
+        if count < PERIOD {
+            return None;
         }
+        let load = self.load();
+        let useful = load.served > 0 && load.is_within(PERIOD_TIME);
+        load.restart();
+        load.useful = if useful { load.useful + 1 } else { load.useful.saturating_sub(1) };
+        if load.useful >= LASTING {
+            load.useful = 0;
+            return Some(self);
+        }
+        if !useful {
+            self.try_close(publish);
+        }
+        None
     }
 }
 
@@ -416,7 +459,7 @@ impl<T> CombiningMutex<T> {
     fn used(&self) -> impl Iterator<Item = usize> + use<T> {
         // Relaxed: a thread that published something which happened before this call set the bit
         // before, and coherence forbids an older value.
-        let mut used = self.calm.used.load(Ordering::Relaxed) & !IS_OPEN;
+        let mut used = self.calm.used.load(Ordering::Relaxed) & !(IS_OPEN | IS_DIVERTED);
         std::iter::from_fn(move || {
             let slot = (used != 0).then(|| used.trailing_zeros() as usize);
             used &= used.wrapping_sub(1);

@@ -80,10 +80,10 @@ fn figures_bins_and_map_of_shards_agree() {
             drop(live.swap_remove(random.below(live.len() as u64) as usize));
         }
         if step % 50 == 0 {
-            compare(&space.metrics(), &space.bins(), &space.map(), 1 << 26);
+            compare(&space.metrics(), &space.bins(), &space.map(), 1 << 28);
         }
     }
     live.clear();
-    compare(&space.metrics(), &space.bins(), &space.map(), 1 << 26);
-    assert_eq!(space.metrics().free_ranges, 4);
+    compare(&space.metrics(), &space.bins(), &space.map(), 1 << 28);
+    assert_eq!(space.metrics().free_ranges, 1);
 }

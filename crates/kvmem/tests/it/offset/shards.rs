@@ -1,80 +1,68 @@
-//! Spaces with shards: against the oracle and at their edges.
+//! Spaces that are cut into shards: against the oracle, and at their edges.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use kvmem::offset::{
-    AllocError, Allocation, OffsetAllocator, RawError, ShardedAllocator, SpaceError,
+    AllocError, Allocation, MapRange, OffsetAllocator, RawError, RawHandle, SpaceError,
 };
+use kvmem::slab::ExtentCache;
 use kvmem_testkit::driver;
-use kvmem_testkit::driver::sharded::without_unsupported;
 use kvmem_testkit::op::{Config, Op};
-use kvmem_testkit::random::Random;
-use kvmem_testkit::strategy::{Scale, config, mixed_ops, ops};
+use kvmem_testkit::strategy::{Scale, cached_config, config, mixed_ops, ops, paged_ops};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
 use crate::child::forked;
 use crate::random::cases;
 
-/// Makes a space with a boundary, which shards are cut at.
-fn with_boundary(config: Config) -> Config {
-    let boundary = config.boundary.unwrap_or(config.capacity / 5).clamp(1, config.capacity);
-    Config { boundary: Some(boundary), max_ranges: None, cache: None, ..config }
-}
-
-/// Makes a space of shards of one length, which stands in place of the boundary.
-fn with_equal_shards(config: Config) -> Config {
-    // Up to 9 shards of 64 to 127 units, each a power of two, so that the cuts are exact.
-    let shards = 1 + config.capacity % 9;
-    let unit = 1 << (config.capacity / 127 / shards).max(1).ilog2().min(52);
-    let shard = unit * (64 + config.capacity / 9 % 64);
-    Config {
-        capacity: shards * shard,
-        boundary: Some(shard),
-        max_ranges: None,
-        cache: None,
-        ..config
-    }
-}
-
-fn check<const BOUNDARY: bool>(
-    config: Config,
-    ops: Vec<Op>,
-    of: fn(Config) -> Config,
-) -> TestCaseResult {
-    driver::run_sharded::<BOUNDARY>(&of(config), &without_unsupported(ops, of))
+fn check(config: Config, ops: &[Op]) -> TestCaseResult {
+    // A shard has a part of the limit of ranges for itself.
+    let unlimited = |config: Config| Config { max_ranges: None, ..config };
+    let ops: Vec<Op> = ops
+        .iter()
+        .map(|op| match *op {
+            Op::Replace(config) => Op::Replace(unlimited(config)),
+            op => op,
+        })
+        .collect();
+    driver::run_sharded(&unlimited(config), &ops)
         .map(drop)
         .map_err(|failure| TestCaseError::fail(failure.to_string()))
-}
-
-fn any_config() -> impl Strategy<Value = Config> {
-    prop_oneof![config(Scale::Small), config(Scale::Medium), config(Scale::Huge)]
 }
 
 proptest! {
     #![proptest_config(cases(80))]
 
     #[test]
-    fn shards_at_boundaries(config in any_config(), ops in ops(120)) {
-        check::<true>(config, ops, with_boundary)?;
+    fn small_spaces(config in config(Scale::Small), ops in ops(120)) {
+        check(config, &ops)?;
     }
 
     #[test]
-    fn shards_of_one_length(config in any_config(), ops in ops(120)) {
-        check::<false>(config, ops, with_equal_shards)?;
+    fn medium_spaces(config in config(Scale::Medium), ops in ops(120)) {
+        check(config, &ops)?;
     }
 
     #[test]
-    fn crumbs_beside_bulk_in_shards(config in config(Scale::Medium), ops in mixed_ops(200)) {
-        check::<false>(config, ops, with_equal_shards)?;
+    fn huge_spaces(config in config(Scale::Huge), ops in ops(120)) {
+        check(config, &ops)?;
+    }
+
+    #[test]
+    fn crumbs_beside_bulk(config in config(Scale::Medium), ops in mixed_ops(200)) {
+        check(config, &ops)?;
+    }
+
+    #[test]
+    fn caches_above_shards(config in cached_config(Scale::Medium), ops in paged_ops(120)) {
+        check(config, &ops)?;
     }
 }
 
-fn sharded(capacity: u64, shards: u32) -> ShardedAllocator {
+fn sharded(capacity: u64, shards: u32) -> OffsetAllocator {
     OffsetAllocator::builder(capacity).shards(shards).build().expect("a good space")
 }
 
@@ -83,85 +71,149 @@ fn shards_of<'a>(held: impl IntoIterator<Item = &'a Allocation>, len: u64) -> BT
     held.into_iter().map(|allocation| allocation.offset() / len).collect()
 }
 
-/// A range in a short shard cannot be extended to what others could allocate; what no shard could
-/// is too large.
+/// Allocations of before the cut, owned and raw, are freed, resized and resolved after it.
 #[test]
-fn an_extension_is_too_large_by_the_limit_of_the_space() {
-    let space = OffsetAllocator::builder(8).boundary(5).shards(2).build().expect("two shards");
-    // The home of the thread is any shard.
-    let held: Vec<Allocation> = (0..8).map(|_| space.allocate(1).unwrap()).collect();
-    let in_short = held.into_iter().filter(|one| one.offset() >= 5).min_by_key(Allocation::offset);
-    let mut range = in_short.expect("three bytes are in the short shard");
-    assert_eq!(range.extend(3), Ok(()));
-    let (requested, limit) = (4, 5);
-    assert_eq!(range.extend(4), Err(AllocError::CannotExtend { requested, max: 3 }));
-    assert_eq!(range.extend(6), Err(AllocError::TooLarge { requested: 6, limit }));
-    let raw = space.allocate_raw(4).unwrap();
-    assert!(raw.offset < 5, "the first shard is free");
-    space.extend_raw(raw.handle, 5).unwrap();
-    let beyond = space.extend_raw(raw.handle, 6).unwrap_err();
-    assert_eq!(beyond, RawError::Failed(AllocError::TooLarge { requested: 6, limit }));
-    space.free_raw(raw.handle).unwrap();
-}
-
-#[test]
-fn a_thread_fills_its_shard_and_then_the_others() {
-    let space = sharded(8 * 4096, 8);
-    let mut held = Vec::new();
-    for filled in 0..8 {
-        for _ in 0..4 {
-            held.push(space.allocate(1024).unwrap());
-        }
-        assert_eq!(shards_of(&held, 4096).len(), filled + 1);
+fn handles_of_before_the_cut_stay_valid() {
+    let space = OffsetAllocator::new(1 << 20).unwrap();
+    let mut held: Vec<Allocation> = (0..64).map(|_| space.allocate(4096).unwrap()).collect();
+    let raws: Vec<_> = (0..64).map(|_| space.allocate_raw(4096).unwrap()).collect();
+    space.cut(5);
+    assert_eq!(space.shards(), 5);
+    space.check().unwrap();
+    for one in &mut held {
+        one.shrink(1024).unwrap();
+        one.extend(4096).unwrap();
     }
-    let failed = AllocError::OutOfSpace { requested: 1, free: 0, largest_free: 0 };
-    assert_eq!(space.allocate(1).unwrap_err(), failed);
-    assert_eq!(space.allocate_aligned(1, 64).unwrap_err(), failed);
-    assert_eq!(space.allocate_raw(1).unwrap_err(), failed);
-    // The only room is wherever something is freed.
-    while let Some(one) = held.pop() {
-        let range = one.range();
-        drop(one);
-        assert_eq!(space.allocate(1024).unwrap().range(), range);
+    assert_eq!(space.raw_allocations(), raws);
+    let later: Vec<_> = (0..32).map(|_| space.allocate_raw(4096).unwrap()).collect();
+    for raw in raws.iter().chain(&later) {
+        assert_eq!(space.resolve_raw(raw.handle), Ok(raw.offset..raw.offset + 4096));
+        let slot = (raw.handle.to_bits() >> 32) as u32;
+        assert_eq!(space.raw_at(slot), Some(*raw));
     }
-    assert_eq!(space.metrics().largest_free, 4096);
+    let numbers: BTreeSet<u128> =
+        raws.iter().chain(&later).map(|raw| raw.handle.to_bits()).collect();
+    assert_eq!(numbers.len(), 96);
+    for raw in raws.iter().chain(&later) {
+        assert_eq!(space.free_raw(raw.handle), Ok(4096));
+        assert!(matches!(space.free_raw(raw.handle), Err(RawError::Stale { .. })));
+        assert!(space.resolve_raw(raw.handle).is_err());
+    }
+    drop(held);
+    assert_eq!((space.metrics().live, space.metrics().largest_free), (0, 1 << 20));
     space.check().unwrap();
 }
 
-/// While threads contend for a shard, its hint is its length. An error does not repeat it.
+/// A handle with any bits is an error, before and after a cut.
 #[test]
-fn an_error_of_a_contended_space_has_its_longest_free_range() {
-    let space = sharded(2 << 20, 2);
-    let mut held: Vec<Allocation> = (0..2 << 10).map(|_| space.allocate(1024).unwrap()).collect();
-    held.truncate(1 << 10);
-    let mut holes: Vec<Allocation> = (0..2 << 10).map(|_| space.allocate(512).unwrap()).collect();
-    // Of neighbours, one is freed: they need not have been allocated one after the other.
-    holes.sort_by_key(Allocation::offset);
-    let full = AllocError::OutOfSpace { requested: 1024, free: 512 << 10, largest_free: 512 };
-    // The iterator frees the ranges that it skips.
-    let _kept: Vec<Allocation> = holes.into_iter().step_by(2).collect();
-    let is_contended = || space.largest_free_hint() == 1 << 20;
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) {
-                    assert!(space.map().len() > 1 << 10);
-                }
-            });
-        }
-        let mut seen = 0;
-        while seen < 10 && Instant::now() < deadline {
-            let before = is_contended();
-            let failed = space.allocate(1024).map(|found| found.range());
-            over.store(failed != Err(full), Ordering::Relaxed);
-            assert_eq!(failed, Err(full));
-            seen += u32::from(before && is_contended());
-        }
-        over.store(true, Ordering::Relaxed);
-        assert_eq!(seen, 10, "threads contend");
-    });
+fn forged_handles_of_a_cut_space_are_errors() {
+    let space = sharded(1 << 20, 4);
+    let raw = space.allocate_raw(100).unwrap();
+    for bit in 0..128 {
+        let forged = RawHandle::from_bits(raw.handle.to_bits() ^ 1 << bit);
+        assert!(space.free_raw(forged).is_err(), "bit {bit}");
+    }
+    assert_eq!(space.free_raw(raw.handle), Ok(100));
+}
+
+/// A range can be longer than a shard, and a request never fails because of a cut.
+#[test]
+fn a_request_takes_free_bytes_of_several_shards() {
+    let space = sharded(1 << 20, 8);
+    let whole = space.allocate(1 << 20).unwrap();
+    assert_eq!(whole.range(), 0..1 << 20);
+    assert!(space.allocate(1).is_err());
+    drop(whole);
+    let middle = space.allocate_raw_at(300_000..700_000).unwrap();
+    space.check().unwrap();
+    let full = |requested| AllocError::OutOfSpace {
+        requested,
+        free: (1 << 20) - 400_000,
+        largest_free: (1 << 20) - 700_000,
+    };
+    assert_eq!(space.allocate(400_000).unwrap_err(), full(400_000));
+    let high = space.allocate((1 << 20) - 700_000).unwrap();
+    let low = space.allocate(300_000).unwrap();
+    assert_eq!((low.offset(), high.offset()), (0, 700_000));
+    space.free_raw(middle.handle).unwrap();
+    let mut low = low;
+    low.extend(700_000).unwrap();
+    assert_eq!(space.metrics().free, 0);
+    drop((low, high));
+    let aligned = space.allocate_aligned(1 << 19, 1 << 19).unwrap();
+    assert_eq!(aligned.offset() % (1 << 19), 0);
+    space.check().unwrap();
+}
+
+/// The free bytes at a start become longer by a free in one shard, and by one in the other.
+#[test]
+fn a_free_beside_a_start_is_noticed() {
+    let space = sharded(1000, 2);
+    let mut held: Vec<Allocation> = (0..100).map(|_| space.allocate(10).unwrap()).collect();
+    held.sort_by_key(Allocation::offset);
+    let full = AllocError::OutOfSpace { requested: 20, free: 0, largest_free: 0 };
+    assert_eq!(space.allocate(20).unwrap_err(), full);
+    let mut around = held.split_off(48);
+    let rest = around.split_off(4);
+    // 480..520 are freed from the outside in.
+    let [a, b, c, d] = <[Allocation; 4]>::try_from(around).unwrap();
+    drop((a, d));
+    let apart = AllocError::OutOfSpace { requested: 20, free: 20, largest_free: 10 };
+    assert_eq!(space.allocate(20).unwrap_err(), apart);
+    drop(b);
+    let two = space.allocate(20).unwrap();
+    assert_eq!(two.range(), 480..500);
+    drop(two);
+    drop(c);
+    let four = space.allocate(40).unwrap();
+    assert_eq!(four.range(), 480..520);
+    drop((four, held, rest));
+    assert_eq!(space.metrics().largest_free, 1000);
+}
+
+#[test]
+fn reports_show_free_bytes_of_several_shards_as_one_range() {
+    let space = sharded(1 << 20, 4);
+    let first = space.allocate_raw_at(0..100).unwrap();
+    let metrics = space.metrics();
+    assert_eq!((metrics.free_ranges, metrics.largest_free), (1, (1 << 20) - 100));
+    let map: Vec<(u64, u64, bool)> = space
+        .map()
+        .iter()
+        .map(|MapRange { offset, size, used, .. }| (*offset, *size, *used))
+        .collect();
+    assert_eq!(map, [(0, 100, true), (100, (1 << 20) - 100, false)]);
+    assert_eq!(
+        space.bins().iter().map(|bin| (bin.ranges, bin.bytes)).collect::<Vec<_>>(),
+        [(1, (1 << 20) - 100)]
+    );
+    assert!(space.largest_free_hint() >= (1 << 20) - 100);
+    space.free_raw(first.handle).unwrap();
+}
+
+#[test]
+fn the_end_of_a_cut_space_moves() {
+    let space = sharded(4096, 4);
+    let low = space.allocate_raw_at(1500..1600).unwrap();
+    assert_eq!(
+        space.shrink_to(1599),
+        Err(SpaceError::InUse { requested: 1599, end_of_last: 1600 })
+    );
+    space.shrink_to(1600).unwrap();
+    space.check().unwrap();
+    assert!(space.allocate(1501).is_err());
+    space.grow_to(10_000).unwrap();
+    space.check().unwrap();
+    let high = space.allocate(8400).unwrap();
+    assert_eq!(high.range(), 1600..10_000);
+    assert_eq!(
+        space.grow_to(9000),
+        Err(SpaceError::WrongDirection { capacity: 10_000, requested: 9000 })
+    );
+    drop(high);
+    space.free_raw(low.handle).unwrap();
+    space.shrink_to(1).unwrap();
+    assert_eq!(space.allocate(1).unwrap().offset(), 0);
 }
 
 #[test]
@@ -177,46 +229,17 @@ fn threads_begin_in_different_shards() {
 }
 
 #[test]
-fn requests_that_no_shard_can_serve_name_the_reason() {
-    let space = sharded(1 << 20, 4);
-    assert_eq!((space.shards(), space.longest_shard(), space.capacity()), (4, 1 << 18, 1 << 20));
-    let too_short = |requested| AllocError::ShardTooShort { requested, shard: 1 << 18 };
-    for size in [(1 << 18) + 1, 1 << 20, u64::MAX] {
-        assert_eq!(space.allocate(size).unwrap_err(), too_short(size));
-        assert_eq!(space.allocate_aligned(size, 4096).unwrap_err(), too_short(size));
-        assert_eq!(space.allocate_raw(size).unwrap_err(), too_short(size));
-        assert_eq!(space.allocate_batch(size, 2).unwrap_err(), too_short(size));
-    }
-    let text = too_short(1 << 19).to_string();
-    for part in ["524288", "262144", "fewer shards"] {
-        assert!(text.contains(part), "{text}");
-    }
-    assert_eq!(space.allocate(0).unwrap_err(), AllocError::ZeroSize);
-    assert_eq!(space.allocate_batch(0, 3).unwrap_err(), AllocError::ZeroSize);
-    assert!(space.allocate_batch(0, 0).unwrap().is_empty());
-    assert_eq!(space.allocate_aligned(8, 3).unwrap_err(), AllocError::BadAlign { align: 3 });
-    assert_eq!(space.metrics().allocated, 0);
-
-    // Where the boundary is what limits, it is named.
-    let space = OffsetAllocator::builder(1 << 20).boundary(1 << 16).shards(4).build().unwrap();
-    let error = space.allocate((1 << 16) + 1).unwrap_err();
-    assert_eq!(error, AllocError::TooLarge { requested: (1 << 16) + 1, limit: 1 << 16 });
-}
-
-#[test]
-fn the_longest_shard_serves_what_the_others_cannot() {
-    // 10 segments: shards of 3, 3 and 4.
-    let space = OffsetAllocator::builder(1000).boundary(100).shards(3).build().unwrap();
-    assert_eq!(space.longest_shard(), 400);
-    let lengths: Vec<u64> = space.shard_metrics().iter().map(|shard| shard.capacity).collect();
-    assert_eq!(lengths, [300, 300, 400]);
-    // Without a boundary, a granule of 1 byte makes one shard longer.
-    let space = sharded(10, 3);
-    assert_eq!(space.allocate(4).unwrap().range(), 6..10);
-    assert_eq!(
-        space.allocate(5).unwrap_err(),
-        AllocError::ShardTooShort { requested: 5, shard: 4 }
-    );
+fn numbers_of_shards_that_a_space_cannot_have_are_errors() {
+    let build = |capacity, shards| OffsetAllocator::builder(capacity).shards(shards).build();
+    let error = |requested, max| SpaceError::Shards { requested, max };
+    assert_eq!(build(1 << 20, 0).unwrap_err(), error(0, 32));
+    assert_eq!(build(1 << 20, 33).unwrap_err(), error(33, 32));
+    assert_eq!(build(3, 4).unwrap_err(), error(4, 3));
+    assert!(matches!(build(0, 2), Err(SpaceError::Capacity { requested: 0, .. })));
+    let cut = OffsetAllocator::builder(100).boundary(60).shards(3).build();
+    assert_eq!(cut.unwrap_err(), error(3, 2));
+    let limited = OffsetAllocator::builder(1 << 20).max_ranges(63).shards(4).build();
+    assert_eq!(limited.unwrap_err(), SpaceError::MaxRanges { requested: 63, min: 64 });
 }
 
 #[test]
@@ -224,80 +247,87 @@ fn a_batch_takes_as_many_shards_as_it_needs_or_none() {
     let space = sharded(4 << 10, 4);
     let home = space.allocate_batch(100, 10).unwrap();
     assert_eq!(shards_of(&home, 1 << 10).len(), 1);
-    // Ten fit into each shard: thirty are left.
     let failed = space.allocate_batch(100, 31).unwrap_err();
-    let expected =
-        AllocError::OutOfSpace { requested: 3100, free: 4096 - 1000, largest_free: 1024 };
-    assert_eq!(failed, expected);
-    assert_eq!((space.metrics().live, space.metrics().largest_free), (10, 1024));
+    assert!(matches!(failed, AllocError::OutOfSpace { requested: 3100, free: 3096, .. }));
+    space.check().unwrap();
     let rest = space.allocate_batch(100, 30).unwrap();
-    assert_eq!((rest.len(), shards_of(&rest, 1 << 10).len()), (30, 3));
     assert!(space.allocate_batch(100, 1).is_err());
     space.check().unwrap();
     let strangers = sharded(4 << 10, 2).allocate_batch(7, 3).unwrap();
-    // Shuffled: runs of each shard, and of another space.
-    let mut all: Vec<Allocation> = home.into_iter().chain(rest).chain(strangers).collect();
-    let mut random = Random::new(5);
-    for i in (1..all.len()).rev() {
-        all.swap(i, random.below(i as u64 + 1) as usize);
-    }
-    space.free_batch(all);
-    assert_eq!((space.metrics().live, space.metrics().largest_free), (0, 1024));
+    space.free_batch(home.into_iter().chain(strangers).chain(rest));
+    assert_eq!((space.metrics().live, space.metrics().largest_free), (0, 4 << 10));
     space.check().unwrap();
 }
 
+/// Allocations of a cut space outlive it, and the last one drops its metadata.
 #[test]
-fn the_limit_of_ranges_is_that_of_all_shards() {
-    let limited = |ranges| OffsetAllocator::builder(1 << 20).max_ranges(ranges).shards(4).build();
-    assert_eq!(limited(63).unwrap_err(), SpaceError::MaxRanges { requested: 63, min: 64 });
-    let space = limited(64).unwrap();
-    let mut held = Vec::new();
-    let error = loop {
-        match space.allocate(16) {
-            Ok(one) => held.push(one),
-            Err(error) => break error,
-        }
-    };
-    assert!(matches!(error, AllocError::TooManyRanges { ranges } if ranges <= 16), "{error:?}");
-    assert!((48..=64).contains(&held.len()), "{}", held.len());
-    assert_eq!(shards_of(&held, 1 << 18).len(), 4);
-    assert!(matches!(space.allocate_batch(16, 9), Err(AllocError::TooManyRanges { .. })));
+fn allocations_outlive_a_cut_space() {
+    let space = sharded(1 << 20, 4);
+    let mut held: Vec<Allocation> = (0..8).map(|_| space.allocate(1 << 16).unwrap()).collect();
+    let raw = space.allocate(1 << 16).unwrap().into_raw();
+    drop(space);
+    held[0].shrink(100).unwrap();
+    let first = held.remove(0);
+    let part = first.offset() + 10..first.offset() + 20;
+    let (left, right) = first.free_range(part).unwrap();
+    drop((left, right, held));
+    let other = sharded(1 << 20, 4);
+    assert!(matches!(other.free_raw(raw), Err(RawError::Foreign { .. })));
+    assert_eq!(other.allocate(1 << 20).unwrap().offset(), 0);
 }
 
+/// Threads that contend for the lock of a space with many ranges cut it.
 #[test]
-fn settings_without_shards_are_errors() {
-    let build = |capacity, shards| OffsetAllocator::builder(capacity).shards(shards).build();
-    let error = |requested, max| SpaceError::Shards { requested, max };
-    assert_eq!(build(1 << 20, 0).unwrap_err(), error(0, 1024));
-    assert_eq!(build(1 << 20, 1025).unwrap_err(), error(1025, 1024));
-    assert_eq!(build(3, 4).unwrap_err(), error(4, 3));
-    assert!(matches!(build(0, 2), Err(SpaceError::Capacity { requested: 0, .. })));
-    let cut = OffsetAllocator::builder(100).boundary(60).shards(3).build();
-    assert_eq!(cut.unwrap_err(), error(3, 2));
-    let zero = OffsetAllocator::builder(100).boundary(0).shards(3).build();
-    assert_eq!(zero.unwrap_err(), SpaceError::ZeroBoundary);
-}
-
-#[test]
-fn raw_handles_find_their_shard() {
-    let space = sharded(4 << 10, 4);
-    let all: Vec<_> = (0..4).map(|_| space.allocate_raw(1024).unwrap()).collect();
-    let mut listed = space.raw_allocations();
-    assert!(listed.is_sorted_by_key(|raw| raw.offset));
-    for raw in all {
-        assert_eq!(space.resolve_raw(raw.handle), Ok(raw.offset..raw.offset + 1024));
-        let at = listed.iter().position(|one| *one == raw).expect("it is alive");
-        listed.remove(at);
-        space.shrink_raw(raw.handle, 24).unwrap();
-        space.extend_raw(raw.handle, 512).unwrap();
-        if raw.offset == 0 {
-            assert_eq!(space.free_raw(raw.handle), Ok(512));
-        } else {
-            assert_eq!(space.adopt_raw(raw.handle).unwrap().range(), raw.offset..raw.offset + 512);
-        }
-        assert!(matches!(space.free_raw(raw.handle), Err(RawError::Stale { .. })));
+fn contention_cuts_a_space() {
+    const HELD: u64 = 4096;
+    let spaces = [
+        (OffsetAllocator::new(1 << 30).unwrap(), true),
+        (OffsetAllocator::builder(1 << 30).shards(1).build().unwrap(), false),
+    ];
+    for (space, cuts) in spaces {
+        let mut held: Vec<Allocation> =
+            (0..HELD).map(|at| space.allocate((64 << 10) + at).unwrap()).collect();
+        let kept: Vec<Allocation> = held.drain(..).step_by(2).collect();
+        let deadline = Instant::now() + Duration::from_secs(if cuts { 60 } else { 1 });
+        thread::scope(|scope| {
+            for thread in 0..4 {
+                let space = &space;
+                scope.spawn(move || {
+                    let mut size = thread;
+                    while space.shards() == 1 && Instant::now() < deadline {
+                        for _ in 0..100 {
+                            size = (size * 7 + 13) % 50_000;
+                            drop(space.allocate(1000 + size).unwrap());
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(space.shards() > 1, cuts);
+        space.check().unwrap();
+        drop(kept);
+        assert_eq!(space.allocate(1 << 30).unwrap().len(), 1 << 30);
     }
-    assert!(listed.is_empty() && space.metrics().live == 0);
+}
+
+/// Extents of a space with caches, owned and raw, of before and after the cut.
+#[test]
+fn a_space_with_caches_is_cut() {
+    let space = ExtentCache::new(1 << 30).unwrap();
+    let raws = || (0..100).map(|at| space.allocate_raw(10_000 + at).unwrap()).collect::<Vec<_>>();
+    let before = raws();
+    space.cut(4);
+    let after = raws();
+    let mut all: Vec<_> = before.into_iter().chain(after).collect();
+    all.sort_by_key(|raw| raw.offset);
+    assert_eq!(space.raw_allocations(), all);
+    for raw in &all {
+        assert_eq!(space.resolve_raw(raw.handle), Ok(raw.offset..raw.offset + raw.size));
+        space.shrink_raw(raw.handle, raw.size / 2).unwrap();
+        assert_eq!(space.free_raw(raw.handle), Ok(raw.size / 2));
+    }
+    space.check().unwrap();
+    assert_eq!(space.allocate(1 << 30).map(|whole| whole.len()), Ok(1 << 30));
 }
 
 /// All of a space stays in use, so each request is served by the shard where another thread has

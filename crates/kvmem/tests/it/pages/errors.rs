@@ -178,7 +178,6 @@ fn allocating() -> Vec<Row> {
     vec![
         row(AllocError::ZeroSize),
         row(AllocError::TooLarge { requested: 2 << 20, limit }),
-        row(AllocError::ShardTooShort { requested: 2 << 20, shard: limit }),
         row(AllocError::BadAlign { align: 3 }),
         row(AllocError::AlignTooLarge { requested: 4096, align: 2 << 20, limit }),
         row(AllocError::OutOfSpace { requested: 65_536, free: 100_000, largest_free: 40_000 }),
@@ -208,7 +207,7 @@ fn spaces() -> Vec<Row> {
         row(SpaceError::Capacity { requested: 0, limit: 1 << 63 }),
         row(SpaceError::ZeroBoundary),
         row(SpaceError::MaxRanges { requested: 1, min: 16 }),
-        row(SpaceError::Shards { requested: 2048, max: 1024 }),
+        row(SpaceError::Shards { requested: 64, max: 32 }),
         row(SpaceError::WrongDirection { capacity: 1 << 20, requested: 4096 }),
         row(SpaceError::InUse { requested: 4096, end_of_last: 65_536 }),
         row(SpaceError::TooManyRanges { ranges: 1000 }),

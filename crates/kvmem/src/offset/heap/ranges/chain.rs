@@ -27,7 +27,7 @@ pub(crate) struct RangeNode {
 const FREE: u64 = (u32::MAX as u64) << 32;
 
 #[inline]
-fn free_word(hole: u32) -> u64 {
+pub(super) fn free_word(hole: u32) -> u64 {
     FREE | u64::from(hole)
 }
 
@@ -66,6 +66,24 @@ impl RangeChain {
         let sentinel = nodes.insert(RangeNode { word: end, prev: SENTINEL, next: SENTINEL });
         debug_assert_eq!(sentinel, SENTINEL);
         RangeChain(nodes)
+    }
+
+    /// Creates the chain of these nodes, which keep their numbers and are in address order. The
+    /// space ends at `end`. O(greatest number).
+    pub(super) fn with_nodes(end: u64, max_ranges: u32, words: &[(u32, u64)]) -> Self {
+        let id = |at: usize| words.get(at).map_or(SENTINEL, |&(id, _)| id);
+        let node =
+            |at: usize, word| RangeNode { word, prev: id(at.wrapping_sub(1)), next: id(at + 1) };
+        let (first, last) = (id(0), id(words.len().wrapping_sub(1)));
+        let sentinel = (SENTINEL, RangeNode { word: end, prev: last, next: first });
+        let others = words.iter().enumerate().map(|(at, &(id, word))| (id, node(at, word)));
+        let nodes = std::iter::once(sentinel).chain(others);
+        RangeChain(ChunkedTable::with_slots(max_ranges.saturating_add(1), nodes))
+    }
+
+    /// Returns whether all nodes, used or not, have numbers below `end`.
+    pub(crate) fn is_within(&self, end: u32) -> bool {
+        self.0.end() <= u64::from(end)
     }
 
     /// Returns the number of nodes in use, the sentinel among them.

@@ -26,6 +26,7 @@ mod cuts;
 mod end;
 mod first_below;
 mod held_back;
+mod partition;
 mod parts;
 mod placed;
 mod range_table;

@@ -128,7 +128,7 @@ impl RangeTable {
 
     /// Returns whether the space has a boundary.
     #[inline]
-    pub(super) fn has_boundary(&self) -> bool {
+    pub(crate) fn has_boundary(&self) -> bool {
         self.runs.boundary != NO_BOUNDARY
     }
 

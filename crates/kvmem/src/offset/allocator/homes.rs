@@ -22,6 +22,17 @@ impl Homes {
         Homes { shards, stride }
     }
 
+    /// Assigns threads with the stride of [`new`](Self::new).
+    #[inline]
+    pub(super) fn with(shards: usize, stride: u32) -> Self {
+        Homes { shards: shards as u32, stride }
+    }
+
+    /// Returns the distance of the homes of two threads.
+    pub(super) fn stride(self) -> u32 {
+        self.stride
+    }
+
     /// Returns the home of the thread with this number.
     #[inline]
     pub(super) fn of(self, thread: usize) -> usize {
