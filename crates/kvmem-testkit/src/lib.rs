@@ -14,6 +14,7 @@
 //! | [`slabs`] | the same for slabs: operations, record of blocks, threads, codec, strategies | tests, a fuzz target |
 //! | [`workload`] | sizes and lifetimes that drive an allocator | benchmarks, the tour |
 //! | [`simulated`] | a machine with NICs in virtual time, with limits and faults | tests and benchmarks of registration, the C API's tests |
+//! | `cores` | threads on simulated cores in virtual time (`--cfg kvmem_simulated`) | `kvmem-lab bench simulate` |
 //! | [`counting_tier`] | a tier that records its calls | tests of a cache's verbs, in every language |
 //! | [`fixture`] | files that earlier versions of a format have written, as text | tests of formats |
 //! | [`random`] | numbers that are the same every time | all tests |
@@ -22,6 +23,8 @@
 //! allocator must offer to be compared: allocators with caches and without are driven alike.
 
 pub mod codec;
+#[cfg(kvmem_simulated)]
+pub mod cores;
 pub mod counting_tier;
 pub mod driver;
 pub mod fixture;

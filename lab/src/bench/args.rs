@@ -40,6 +40,9 @@ pub enum Suite {
     Concurrency(SuiteArgs),
     /// Keyed blocks that several threads share: time per look-up and per insertion
     Cache(CacheArgs),
+    /// The loops of threads on 1 to 64 simulated cores, in virtual time; needs the build of `cargo
+    /// xtask bench simulate`
+    Simulate(SuiteArgs),
     /// Values stored on a disk and fetched again, beside plain reads and writes and a file for each
     /// value: bytes per second, and processor time
     Tier(TierArgs),

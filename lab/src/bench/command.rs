@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::args::{BenchArgs, CacheArgs, Suite};
 use super::suite::{Report, Run, SuiteArgs};
-use super::{arena, cache, concurrency, gpu, node, offset, register, slab, tier};
+use super::{arena, cache, concurrency, gpu, node, offset, register, simulate, slab, tier};
 
 /// Runs the benchmarks that `args` select, and prints their reports.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
@@ -49,6 +49,7 @@ fn one(suite: &Suite) -> Result<(), Failure> {
             reported("cache-policy", &args.run, |run| cache::hits::run(run, &args.trace))
         }
         Suite::Cache(args) => reported("cache", &args.run, cache::run),
+        Suite::Simulate(args) => reported("simulate", args, simulate::run),
         Suite::Tier(args) => reported("tier", &args.run, |run| tier::run(run, args)),
         Suite::Node(args) => {
             let child = |role: &_| this_program("node-role", role);

@@ -6,6 +6,7 @@
 //! | [`register`] | registering a region with several devices |
 //! | [`offset`] | one allocator of offsets, one thread: placement and time |
 //! | [`concurrency`] | one allocator of offsets shared by threads |
+//! | [`simulate`] | the loops of `concurrency` and others, on simulated cores |
 //! | [`slab`] | small memory blocks of several threads |
 //! | [`cache`] | keyed blocks shared by threads; hit rates on a trace |
 //! | [`tier`] | values stored on a disk and fetched again |
@@ -39,6 +40,7 @@ pub mod node;
 pub mod offset;
 pub mod published;
 pub mod register;
+pub mod simulate;
 pub mod slab;
 pub mod stats;
 pub mod suite;

@@ -20,6 +20,8 @@ pub(crate) fn light_fence() {
 /// The rare side's half, except for its own thread: that thread makes a fence besides. Returns
 /// false if the kernel ran no barrier.
 pub(crate) fn heavy_fence() -> bool {
+    #[cfg(kvmem_simulated)]
+    super::simulated::system_call();
     MODELLED || sys::barrier().is_ok()
 }
 

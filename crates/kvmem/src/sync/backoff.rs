@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::checker::{MODELLED, hint, thread};
+use super::checker::{MODELLED, hint, sleep, thread};
 
 /// Loads of a held lock before the waiter yields its processor. Few for the model checker, which
 /// tries all orders of them.
@@ -32,5 +32,5 @@ impl Backoff {
 
 fn nap() {
     // A model has no time: sleeping means that the other threads run first.
-    if MODELLED { thread::yield_now() } else { std::thread::sleep(NAP) }
+    if MODELLED { thread::yield_now() } else { sleep(NAP) }
 }

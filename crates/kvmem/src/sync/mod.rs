@@ -1,6 +1,7 @@
 //! Atomics and locks. They are the standard ones, or those of a model checker: loom's under `--cfg
 //! loom`, shuttle's under `--cfg loom --cfg shuttle`. The whole crate is compiled in every case, so
-//! the checks run the modules themselves.
+//! the checks run the modules themselves. Under `--cfg kvmem_simulated` threads run on simulated
+//! cores in [virtual time](simulated).
 //!
 //! A checker's types exist only inside one of its runs, and cannot be made in constants. Code that
 //! a model runs takes its atomics and locks from here. Counters that are statics take those of
@@ -31,6 +32,8 @@ pub(crate) mod models;
 mod mutex;
 mod prefetch;
 mod seq_counter;
+#[cfg(kvmem_simulated)]
+pub(crate) mod simulated;
 mod statics;
 mod striped;
 mod witness;
@@ -42,18 +45,19 @@ pub(crate) use self::backoff::Backoff;
 pub(crate) use self::checked_mutex::{
     CheckedMutex as Mutex, CheckedMutexGuard as MutexGuard, hold_over_fork, release_over_fork,
 };
+pub(crate) use self::checker::hint::spin_loop;
 /// A mutex whose waiters sleep at once, and a condition to wait for under it: for long waits.
 pub(crate) use self::checker::sync::{
     Condvar, Mutex as SleepingMutex, MutexGuard as SleepingMutexGuard,
 };
 pub(crate) use self::checker::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, MODELLED, Ordering, fence,
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Instant, MODELLED, Ordering, fence,
 };
 pub(crate) use self::combining::{Combined, CombiningGuard, CombiningMutex, Words};
 #[cfg(not(loom))]
 pub(crate) use self::mutex::{Mutex, MutexGuard, hold_over_fork, release_over_fork};
 pub(crate) use self::prefetch::prefetch;
 pub(crate) use self::seq_counter::SeqCounter;
-pub(crate) use self::statics::{const_new, filled, per_process};
+pub(crate) use self::statics::{const_new, filled, per_process, per_thread};
 pub(crate) use self::striped::{Striped, StripedWriteGuard, thread_number};
 pub(crate) use self::witness::Witness;

@@ -42,4 +42,21 @@ macro_rules! filled {
     }};
 }
 
-pub(crate) use {const_new, filled, per_process};
+/// Declares data of the running thread. Simulated threads share a thread of the system, so theirs
+/// are found by the simulated thread.
+macro_rules! per_thread {
+    ($($(#[$attribute:meta])* static $name:ident: $type:ty = const $value:block;)+) => {
+        #[cfg(not(kvmem_simulated))]
+        std::thread_local! {
+            $($(#[$attribute])* static $name: $type = const $value;)+
+        }
+        $(
+            #[cfg(kvmem_simulated)]
+            $(#[$attribute])*
+            static $name: crate::sync::simulated::PerThread<$type> =
+                crate::sync::simulated::PerThread::new(|| $value);
+        )+
+    };
+}
+
+pub(crate) use {const_new, filled, per_process, per_thread};

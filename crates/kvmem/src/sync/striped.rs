@@ -25,6 +25,7 @@ use std::ops::{Deref, DerefMut};
 
 use super::checker::{AtomicBool, AtomicU32, MODELLED, Ordering};
 use super::lock::RawLock;
+use super::statics::per_thread;
 use super::{Mutex, MutexGuard};
 
 /// The number of stripes of a lock: the number of threads that can read in parallel, and at worst
@@ -240,7 +241,9 @@ pub(crate) fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     // No destructor, so it can be read until the thread is gone. 0 means that the thread has no
     // number.
-    thread_local!(static NUMBER: Cell<usize> = const { Cell::new(0) });
+    per_thread!(
+        static NUMBER: Cell<usize> = const { Cell::new(0) };
+    );
 
     #[cold]
     #[inline(never)]

@@ -77,9 +77,22 @@ pub(crate) fn node_here() -> Result<u32> {
 ///
 /// The C library reads it from memory that it shares with the kernel, in about 2 ns. The thread may
 /// be on another processor when the call returns.
+#[cfg(not(kvmem_simulated))]
 pub(crate) fn cpu_here() -> u32 {
     // SAFETY: the call has no conditions.
     u32::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
+}
+
+#[cfg(kvmem_simulated)]
+unsafe extern "Rust" {
+    /// Returns the simulated core that runs the calling thread; see `sync::simulated`.
+    safe fn kvmem_simulated_core() -> u32;
+}
+
+/// Returns the processor that runs the calling thread: a simulated core.
+#[cfg(kvmem_simulated)]
+pub(crate) fn cpu_here() -> u32 {
+    kvmem_simulated_core()
 }
 
 /// Returns the node of each page, or a negative error number (−2 if there is no page).

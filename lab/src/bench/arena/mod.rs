@@ -15,7 +15,7 @@
 //! 5. *Missing rows.* Rows need their kind of pages. Hugepages of 2 MiB are those that the machine
 //!    has free (`vm.nr_hugepages`).
 
-mod bump;
+pub(super) mod bump;
 pub mod mapping;
 mod region;
 

@@ -2,20 +2,21 @@
 //! allocator at all.
 
 use std::hint::black_box;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::Result;
 use kvmem::offset::{Allocation, OffsetAllocator};
 
 use crate::bench::contender::{Contender, RangeHandle, Space};
+use crate::bench::simulate::lock;
 
 /// The library's allocator behind a mutex that one thread at a time may hold. The allocator's own
 /// lock is then never contended, and its hint, which fails hopeless requests without a lock, is
 /// behind the mutex.
-pub(super) struct MutexAllocator(Arc<Mutex<OffsetAllocator>>);
+pub(in crate::bench) struct MutexAllocator(Arc<Mutex<OffsetAllocator>>);
 
 /// A range of a [`MutexAllocator`], also freed under the mutex.
-pub(super) struct MutexHandle {
+pub(in crate::bench) struct MutexHandle {
     owner: Arc<Mutex<OffsetAllocator>>,
     range: Option<Allocation>,
 }
@@ -29,7 +30,7 @@ impl RangeHandle for MutexHandle {
 impl Drop for MutexHandle {
     #[inline]
     fn drop(&mut self) {
-        let _guard = self.owner.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = lock(&self.owner);
         self.range = None;
     }
 }
@@ -43,7 +44,7 @@ impl Contender for MutexAllocator {
 
     #[inline]
     fn allocate(&self, size: u64) -> Option<MutexHandle> {
-        let heap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let heap = lock(&self.0);
         let range = heap.allocate(size).ok()?;
         drop(heap);
         Some(MutexHandle { owner: Arc::clone(&self.0), range: Some(range) })
@@ -51,12 +52,12 @@ impl Contender for MutexAllocator {
 }
 
 /// No allocator: it has no metadata, fails the requests that must fail, and serves all others.
-pub(super) struct NoAllocator {
+pub(in crate::bench) struct NoAllocator {
     capacity: u64,
 }
 
 /// A size, in a handle as large as the library's.
-pub(super) struct SizeHandle {
+pub(in crate::bench) struct SizeHandle {
     size: [u32; 5],
 }
 

@@ -21,9 +21,9 @@
 //!    of single calls are measured in a second run, because reading the clock takes longer than
 //!    many calls; the cost of reading it is subtracted.
 
-mod contender;
+pub(super) mod contender;
 mod measure;
-mod scenario;
+pub(super) mod scenario;
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use anyhow::Result;
 use kvmem_testkit::workload::Rng;
@@ -17,6 +17,7 @@ use super::ConcurrencyScenario::{
     CrossThread, Fragmented, HighWater, Impossible, Pair2M, Pair4K, PairOdd, TooFragmented,
 };
 use crate::bench::contender::{Contender, Space};
+use crate::bench::simulate::{lock, yield_now};
 use crate::bench::suite::SMALLEST;
 
 /// Bytes of the space.
@@ -39,7 +40,7 @@ const SEED: u64 = 123_456_789;
 
 /// An unexpected result of a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum OddResult {
+pub(in crate::bench) enum OddResult {
     #[error("a request for {0} bytes succeeded although fewer are free")]
     Served(u64),
     #[error("a request for {0} bytes failed in a nearly empty space")]
@@ -69,7 +70,7 @@ impl<H> Place<H> {
         // Acquire pairs with the Release below: the other side has left the place.
         let ready = self.is_full.load(Ordering::Acquire) == is_full;
         if ready {
-            let mut place = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut place = lock(&self.batch);
             std::mem::swap(&mut *place, batch);
             drop(place);
             // Release pairs with the Acquire above.
@@ -80,7 +81,7 @@ impl<H> Place<H> {
 }
 
 /// The state that all threads share.
-pub(super) struct ScenarioState<C: Contender> {
+pub(in crate::bench) struct ScenarioState<C: Contender> {
     // Handles are dropped before their allocator.
     inboxes: Vec<Inbox<C::Handle>>,
     /// The initial blocks of each thread, until the thread takes them.
@@ -95,7 +96,7 @@ struct LiveBlock<H> {
 }
 
 impl<C: Contender> ScenarioState<C> {
-    pub(super) fn new(scenario: ConcurrencyScenario, threads: u32) -> Result<Self> {
+    pub(in crate::bench) fn new(scenario: ConcurrencyScenario, threads: u32) -> Result<Self> {
         let space = C::create(Space { capacity: CAPACITY, max_live: MAX_LIVE })?;
         let mut scene = Self {
             inboxes: (0..threads).map(|_| std::array::from_fn(|_| Place::new())).collect(),
@@ -145,9 +146,9 @@ impl<C: Contender> ScenarioState<C> {
     }
 
     /// Creates the state of thread `index`.
-    pub(super) fn worker(&self, index: usize) -> ScenarioWorker<'_, C> {
+    pub(in crate::bench) fn worker(&self, index: usize) -> ScenarioWorker<'_, C> {
         let mut own = Vec::with_capacity(MAX_LIVE / self.shares.len());
-        own.append(&mut self.shares[index].lock().unwrap_or_else(PoisonError::into_inner));
+        own.append(&mut lock(&self.shares[index]));
         ScenarioWorker {
             used: own.iter().map(|block| block.size).sum(),
             target: self.target() / self.shares.len() as u64,
@@ -189,7 +190,7 @@ fn draw(scenario: ConcurrencyScenario, random: &mut Rng) -> u64 {
 }
 
 /// The state of one thread.
-pub(super) struct ScenarioWorker<'a, C: Contender> {
+pub(in crate::bench) struct ScenarioWorker<'a, C: Contender> {
     own: Vec<LiveBlock<C::Handle>>,
     /// Bytes of `own`.
     used: u64,
@@ -203,14 +204,14 @@ pub(super) struct ScenarioWorker<'a, C: Contender> {
     index: usize,
     random: Rng,
     /// An unexpected result of a call.
-    pub(super) error: Option<OddResult>,
+    pub(in crate::bench) error: Option<OddResult>,
     scene: &'a ScenarioState<C>,
 }
 
 impl<C: Contender> ScenarioWorker<'_, C> {
     /// Makes at most one call, inside `timed`; returns the number of calls.
     #[inline(always)]
-    pub(super) fn step(&mut self, timed: &mut impl Timed) -> u64 {
+    pub(in crate::bench) fn step(&mut self, timed: &mut impl Timed) -> u64 {
         match self.scene.scenario {
             Pair4K => self.pair(SIZES[0], timed),
             Pair2M => self.pair(SIZES[1], timed),
@@ -296,7 +297,7 @@ impl<C: Contender> ScenarioWorker<'_, C> {
                 1
             }
             None => {
-                std::thread::yield_now();
+                yield_now();
                 0
             }
         }
@@ -323,7 +324,7 @@ impl<C: Contender> ScenarioWorker<'_, C> {
 }
 
 /// A wrapper around each call.
-pub(super) trait Timed {
+pub(in crate::bench) trait Timed {
     fn call<R>(&mut self, call: impl FnOnce() -> R) -> R;
 }
 

@@ -114,7 +114,7 @@ impl Cursor {
                 crowded();
             }
             // Let the other thread proceed for a while; see point 4.
-            (0..PAUSES).for_each(|_| std::hint::spin_loop());
+            (0..PAUSES).for_each(|_| crate::sync::spin_loop());
             if let Some(taken) = self.attempt(size, mask, &rest, &keep) {
                 return taken;
             }

@@ -18,7 +18,7 @@ use std::cell::Cell;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::sync::{Mutex, hold_over_fork, per_process, release_over_fork};
+use crate::sync::{Mutex, hold_over_fork, per_process, per_thread, release_over_fork};
 use crate::sys::{self, ForkHooks, ForkStage};
 
 /// The functions of an instance that the registry calls, all under the registry's lock.
@@ -90,7 +90,7 @@ struct FastTable {
 /// A value whose destructor marks the end of the thread.
 struct ThreadEnd;
 
-thread_local! {
+per_thread! {
     static FAST_TABLE: FastTable = const {
         FastTable {
             near: [const { AtomicPtr::new(ptr::null_mut()) }; NEAR + 1],

@@ -3,10 +3,10 @@
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::super::backoff::Backoff;
-use super::super::checker::{AtomicU32, MODELLED, Ordering, hint};
+use super::super::checker::{AtomicU32, Instant, MODELLED, Ordering, hint};
 use super::super::statics::const_new;
 use super::super::witness::Witness;
 use super::slots::{Combined, Served, Slots, Words};

@@ -1,0 +1,151 @@
+//! One loop on a number of cores.
+
+use std::cell::Cell;
+use std::hint::black_box;
+
+use anyhow::{Context, Result, ensure};
+use kvmem::cache::{Eviction, KvCache};
+use kvmem::pool::Pool;
+use kvmem_testkit::cores::{self, CoreCosts};
+
+use crate::bench::arena::bump::{ALIGN, Bump, KvmemArena};
+use crate::bench::cache::{KEYS, VALUE_BYTES};
+use crate::bench::concurrency::ConcurrencyScenario;
+use crate::bench::concurrency::scenario::ScenarioState;
+use crate::bench::contender::Contender;
+
+/// The cores, and how long the loops run on them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Setting {
+    pub(super) costs: CoreCosts,
+    pub(super) cores: u32,
+    /// Virtual nanoseconds.
+    pub(super) time: u64,
+    /// Calls of all threads after which the loop ends earlier.
+    pub(super) calls: u64,
+}
+
+impl Setting {
+    /// Runs a step on each core, first `warm` times and then for the time; returns the million
+    /// calls a second of all cores. `thread` makes the step of each thread, which returns its
+    /// calls.
+    fn rate<F: FnMut() -> Result<u64>>(
+        &self,
+        warm: u32,
+        thread: impl Fn(usize) -> F,
+    ) -> Result<f64> {
+        let rates = vec![Cell::new(0.0); self.cores as usize];
+        let failure = Cell::new(None);
+        let body = |index: usize| {
+            let mut step = thread(index);
+            let mut counted = || {
+                step().unwrap_or_else(|error| {
+                    failure.set(Some(error));
+                    0
+                })
+            };
+            for _ in 0..warm {
+                counted();
+                if cores::now() > WARM_TIME {
+                    break;
+                }
+            }
+            cores::meet();
+            let start = cores::now();
+            let mut calls = 0;
+            while cores::now() - start < self.time {
+                let more = counted();
+                calls += more;
+                if cores::count(more) >= self.calls {
+                    break;
+                }
+            }
+            let took = (cores::now() - start).max(1);
+            rates[index].set(calls as f64 * 1e3 / took as f64);
+            cores::meet();
+            // What the thread holds is freed in no time.
+            cores::stop_counting();
+        };
+        let body = &body;
+        let thread = |index| Box::new(move || body(index)) as Box<dyn FnOnce()>;
+        cores::run(&self.costs, (0..self.cores as usize).map(thread).collect());
+        failure.take().map_or(Ok(rates.iter().map(Cell::get).sum()), Err)
+    }
+
+    /// Runs a scenario of `concurrency`; `own` is the time of a step's own work in picoseconds.
+    pub(super) fn scenario<C: Contender<Handle: Send> + Sync>(
+        &self,
+        scenario: ConcurrencyScenario,
+        own: u64,
+    ) -> Result<f64> {
+        let scene = ScenarioState::<C>::new(scenario, self.cores)?;
+        self.rate(WARM_STEPS, |index| {
+            let mut worker = scene.worker(index);
+            move || {
+                cores::work(own);
+                let calls = worker.step(&mut ());
+                worker.error.take().map_or(Ok(calls), |error| Err(error.into()))
+            }
+        })
+    }
+
+    /// Looks up keys that a cache has.
+    pub(super) fn hits(&self, eviction: Eviction) -> Result<f64> {
+        let cache = full_cache(eviction)?;
+        self.rate(WARM_STEPS, |index| {
+            let mut random = index as u64 + 1;
+            let cache = &cache;
+            move || {
+                random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e);
+                let key = ((random >> 33) * KEYS) >> 31;
+                // The cache may hold slightly fewer keys than were inserted.
+                black_box(cache.get(&key).is_some());
+                Ok(1)
+            }
+        })
+    }
+
+    /// Inserts keys, each of which evicts another one.
+    pub(super) fn insertions(&self, eviction: Eviction) -> Result<f64> {
+        let cache = full_cache(eviction)?;
+        self.rate(WARM_STEPS, |index| {
+            let mut fresh = (1 << 40) + ((index as u64) << 32);
+            let cache = &cache;
+            move || {
+                fresh += 1;
+                cache.insert_filled(fresh, VALUE_BYTES, |bytes| bytes.fill(fresh as u8))?;
+                Ok(1)
+            }
+        })
+    }
+
+    /// Allocates from an arena.
+    pub(super) fn bump(&self, size: usize) -> Result<f64> {
+        let steps = self.calls + u64::from(self.cores) * u64::from(WARM_STEPS + 2);
+        let bytes =
+            usize::try_from(steps).ok().and_then(|steps| steps.checked_mul(size.max(ALIGN)));
+        let arena = KvmemArena::create(bytes.context("the arena exceeds the address space")?)?;
+        self.rate(WARM_STEPS, |_| {
+            || {
+                let block = arena.allocate(black_box(size), black_box(ALIGN));
+                ensure!(black_box(block).is_some(), "the arena is full");
+                Ok(1)
+            }
+        })
+    }
+}
+
+/// Steps of each thread before the clock starts, as in `concurrency`.
+const WARM_STEPS: u32 = 1000;
+/// Virtual nanoseconds after which a thread makes no more of them.
+const WARM_TIME: u64 = 1_000_000;
+
+/// Makes a cache that is full, and the same in every process.
+fn full_cache(eviction: Eviction) -> Result<KvCache<u64>> {
+    let pool = Pool::builder(2 * KEYS as usize * VALUE_BYTES).build()?;
+    let cache = KvCache::builder(&pool).eviction(eviction).max_blocks(KEYS).seed(1).build()?;
+    for key in 0..KEYS {
+        cache.insert_filled(key, VALUE_BYTES, |bytes| bytes.fill(key as u8))?;
+    }
+    Ok(cache)
+}
