@@ -50,7 +50,7 @@ pub(crate) struct TestOptions {
     #[arg(long, conflicts_with = "groups")]
     all: bool,
     /// Run only these groups of steps (default: all but `quick`, which is a part of the others, and
-    /// those of the night: `lab`, `engine`, `shuttle`, `fuzz`, `site`, `dynamo`).
+    /// those of the night: `lab`, `engine`, `shuttle`, `simulated`, `fuzz`, `site`, `dynamo`).
     #[arg(value_enum, value_name = "GROUP")]
     groups: Vec<Group>,
 }
@@ -84,6 +84,9 @@ enum Group {
     Loom,
     /// The same model under random schedules of larger cases.
     Shuttle,
+    /// Simulated cores: that loops of many threads take the same virtual time in each run, and that
+    /// known shapes come out.
+    Simulated,
     /// The Dockerfile, the systemd unit, the Kubernetes manifests and the workflows.
     Deploy,
     /// Every fuzz target: its stored corpus, then random inputs.
@@ -101,8 +104,15 @@ enum Group {
 }
 
 /// The groups that run every night and before a release.
-const NIGHTLY: [Group; 6] =
-    [Group::Lab, Group::Engine, Group::Shuttle, Group::Fuzz, Group::Site, Group::Dynamo];
+const NIGHTLY: [Group; 7] = [
+    Group::Lab,
+    Group::Engine,
+    Group::Shuttle,
+    Group::Simulated,
+    Group::Fuzz,
+    Group::Site,
+    Group::Dynamo,
+];
 
 /// Cargo's target folder of the workspace, which one command at a time may use.
 const TARGET: &str = "target";
@@ -145,7 +155,9 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
             deploy::tests(root, Path::new("kvmem"), "prose", report);
         }));
     }
-    for (group, checker) in [(Group::Loom, "loom"), (Group::Shuttle, "shuttle")] {
+    let checkers =
+        [(Group::Loom, "loom"), (Group::Shuttle, "shuttle"), (Group::Simulated, "simulated")];
+    for (group, checker) in checkers {
         if wanted(group) {
             tasks.push(models::task(root, checker));
         }

@@ -10,11 +10,13 @@
 //! - [`python`] tests the Python package, with the [`engines`] around kvmem; [`vllm_cpu`] is one
 //!   that generates tokens, and [`engines_matrix`] writes what was tested with which versions;
 //! - [`deploy`] runs the tests in `xtask/tests`, [`chaos`] attacks the built command, [`sanitize`]
-//!   runs the tests under the sanitizers and Miri, [`gpu`] what needs a GPU;
+//!   runs the tests under the sanitizers and Miri;
 //! - [`install`], [`dist`], [`wheel`], [`package`] make what is shipped, by the [`layout`] of the C
 //!   interface and with the [`notices`] of the crates inside; [`site`] makes the documentation;
-//! - [`count`], [`drop_in`], [`bench_suite`], [`bench_engine`] measure, and [`record`] files it.
+//! - [`count`], [`drop_in`], [`bench`], [`bench_suite`], [`bench_engine`] measure, and [`record`]
+//!   files it.
 
+mod bench;
 mod bench_engine;
 mod bench_suite;
 mod chaos;
@@ -25,7 +27,6 @@ mod dist;
 mod drop_in;
 mod engines;
 mod engines_matrix;
-mod gpu;
 mod install;
 mod layout;
 mod notices;
@@ -89,10 +90,9 @@ enum Chore {
     /// test them in clean environments.
     Wheel(wheel::WheelOptions),
     /// Run the full benchmarks and file their rows as `bench/record/<date>-<machine>.json`
-    /// (offset), `bench/record/<date>-<machine>-arena.json` and
-    /// `bench/record/<date>-<machine>-register.json`. Rows on hugepages need free ones
-    /// (vm.nr_hugepages).
-    BenchRecord(record::BenchOptions),
+    /// (offset), `bench/record/<date>-<machine>-arena.json` and so on, or file those that a bundle
+    /// has measured elsewhere. Rows on hugepages need free ones (vm.nr_hugepages).
+    BenchRecord(record::RecordOptions),
     /// Count instructions and mispredicted branches of the loops over allocators of offsets, under
     /// cachegrind: figures that no machine and no neighbour changes.
     Count(count::CountOptions),
@@ -108,9 +108,10 @@ enum Chore {
     /// Measure vLLM on the CPU with kvmem's tiers: seconds to the first token, tokens a second of
     /// long sessions, or a soak with kills, stops and damage. Installs 6 GB the first time.
     BenchEngine(bench_engine::BenchEngineOptions),
-    /// Test the CUDA registrar on this machine's driver, and measure memory for its GPU with `kvmem
-    /// bench gpu`; without a driver both say so
-    Gpu(gpu::GpuOptions),
+    /// Run the loops of many threads on simulated cores (`simulate`); test the CUDA registrar on
+    /// this machine's driver and measure memory for its GPU (`gpu`); or make an archive of the
+    /// benchmarks for another machine (`--bundle`).
+    Bench(bench::BenchOptions),
     /// Write the table of `docs/engines.md` from the outcomes of the last runs of `test python` and
     /// `test dynamo`: which features were tested, with which versions and modules.
     EnginesMatrix(engines_matrix::EnginesMatrixOptions),
@@ -165,7 +166,7 @@ fn main() -> Result<ExitCode> {
         Chore::BenchTier(options) => bench_suite::tier(&root, &options),
         Chore::BenchNode(options) => bench_suite::node(&root, &options),
         Chore::BenchEngine(options) => bench_engine::run(&root, &options),
-        Chore::Gpu(options) => gpu::run(&root, &options),
+        Chore::Bench(options) => bench::run(&root, &options),
         Chore::EnginesMatrix(options) => engines_matrix::run(&root, &options),
         Chore::Site(options) => site::run(&root, &options),
         Chore::Parse { commands } => parse(&commands),

@@ -1,10 +1,10 @@
-//! *Bundle*: what `cargo xtask gpu` runs, as an archive for a machine with a GPU and nothing else:
+//! *Bundle*: the benchmarks as an archive for a machine with many cores or a GPU and nothing else:
 //! no toolchain, no network, no registry.
 //!
-//! It has the command, the test program of the crate `kvmem`, and a script for the shell that runs
-//! the test on the real driver and the benchmark. The tests on the driver's stand-in compile C, and
-//! run where the archive is made. The programs are linked to the C library of the building machine,
-//! so the other one must have that version or a later one.
+//! It has `kvmem-lab`, the test program of the crate `kvmem`, and a script for the shell that runs
+//! the suites, and the test on the real driver of a GPU. The tests on the driver's stand-in compile
+//! C, and run where the archive is made. The programs are linked to the C library of the building
+//! machine, so the other one must have that version or a later one.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +18,7 @@ use crate::run::{output, succeed};
 use crate::workspace::{cargo, target_folder};
 
 /// The folder in the archive.
-const NAME: &str = "kvmem-gpu";
+pub(super) const NAME: &str = "kvmem-bench";
 /// The script of the archive.
 const SCRIPT: &str = include_str!("run.sh");
 
@@ -88,9 +88,10 @@ mod tests {
             self.0.path().join(name)
         }
 
-        /// Runs it from another folder.
-        fn run(&self, args: &[&str]) -> (Option<i32>, String) {
+        /// Runs it from another folder, without the variables of this process.
+        fn run(&self, args: &[&str], seconds: &str) -> (Option<i32>, String) {
             let mut run = Command::new(self.path("bundle/run.sh"));
+            run.env_clear().env("SECONDS_IN_ALL", seconds);
             let Output { status, stdout, stderr } =
                 run.args(args).current_dir(self.0.path()).output().unwrap();
             let text = [stdout, stderr].concat();
@@ -99,38 +100,59 @@ mod tests {
     }
 
     /// A benchmark that writes its arguments as the rows.
-    const MEASURES: &str = "for file; do last=$file; done; echo \"$@\" > rows.txt
-        while [ $# -gt 0 ]; do case $1 in --json) echo \"$2\" > \"$2\";; esac; shift; done";
+    const MEASURES: &str = "echo \"$@\" > \"$4\"";
 
     #[test]
-    fn tests_and_benchmark_run_and_leave_the_rows() {
+    fn each_suite_leaves_its_rows() {
         let bundle = Bundle::new("echo 'test result: ok. 1 passed'", MEASURES);
-        let (status, text) = bundle.run(&["out", "--quick"]);
+        let (status, text) = bundle.run(&["out"], "60");
         assert_eq!(status, Some(0), "{text}");
-        assert!(text.contains("1 passed") && text.contains("rows: "), "{text}");
-        assert!(bundle.path("out/gpu.json").exists() && bundle.path("out/gpu.log").exists());
-        let arguments = fs::read_to_string(bundle.path("rows.txt")).unwrap();
-        assert!(arguments.starts_with("bench gpu --json"), "{arguments}");
-        assert!(arguments.trim_end().ends_with("--quick"), "{arguments}");
+        assert!(text.contains("1 passed") && text.contains("rows: out.tar.gz"), "{text}");
+        for suite in ["arena", "concurrency", "cache", "node", "register", "offset", "gpu"] {
+            let arguments = fs::read_to_string(bundle.path(&format!("out/{suite}.json"))).unwrap();
+            let expected = format!("bench {suite} --json out/{suite}.json --quick");
+            assert_eq!(arguments.trim_end(), expected);
+        }
+        let date = fs::read_to_string(bundle.path("out/date")).unwrap();
+        assert!(date.len() == 11 && date.starts_with("20"), "{date}");
+        let list = Command::new("tar").arg("-tf").arg(bundle.path("out.tar.gz")).output().unwrap();
+        let list = String::from_utf8(list.stdout).unwrap();
+        assert!(list.contains("out/log.txt") && list.contains("out/arena.json"), "{list}");
     }
 
     #[test]
-    fn without_a_driver_it_says_skipped_and_succeeds() {
-        let skips = "echo '  skipped: no library: libcuda.so.1'";
-        let bundle = Bundle::new(skips, skips);
-        let (status, text) = bundle.run(&["out"]);
+    fn one_suite_takes_arguments() {
+        let bundle = Bundle::new("exit 1", MEASURES);
+        let (status, text) = bundle.run(&["out", "gpu", "--size", "64GiB"], "60");
         assert_eq!(status, Some(0), "{text}");
-        assert!(text.contains("skipped: no library") && !text.contains("rows: "), "{text}");
-        assert!(text.trim_end().ends_with("skipped: nothing was measured"), "{text}");
+        let rows = fs::read_to_string(bundle.path("out/gpu.json")).unwrap();
+        assert_eq!(rows.trim_end(), "bench gpu --json out/gpu.json --size 64GiB");
+        assert!(!bundle.path("out/arena.json").exists());
     }
 
     #[test]
-    fn a_failure_of_either_is_one() {
-        let bundle = Bundle::new("exit 101", MEASURES);
-        let (status, text) = bundle.run(&["out"]);
+    fn a_failure_is_named_and_the_others_run() {
+        let bundle = Bundle::new("exit 101", "[ $2 != cache ] || exit 2; echo rows > \"$4\"");
+        let (status, text) = bundle.run(&["out"], "60");
         assert_eq!(status, Some(1), "{text}");
-        assert!(bundle.path("out/gpu.json").exists(), "the benchmark runs all the same: {text}");
-        let bundle = Bundle::new("true", "exit 2");
-        assert_eq!(bundle.run(&["out"]).0, Some(1));
+        assert!(text.contains("failed: cache tests;"), "{text}");
+        assert!(bundle.path("out/offset.json").exists());
+        assert!(!bundle.path("out/cache.json").exists());
+    }
+
+    #[test]
+    fn the_time_of_all_is_limited() {
+        let slow = "echo half > \"$4\"; [ $2 != concurrency ] || exec sleep 60";
+        let bundle = Bundle::new("true", slow);
+        let start = std::time::Instant::now();
+        let (status, text) = bundle.run(&["out"], "8");
+        assert_eq!(status, Some(1), "{text}");
+        assert!(start.elapsed().as_secs() < 20, "{text}");
+        assert!(text.contains("failed: concurrency;"), "{text}");
+        assert!(!bundle.path("out/concurrency.json").exists(), "half a file");
+        assert!(bundle.path("out/gpu.json").exists(), "a slow suite takes two shares of the time");
+        let (status, text) = bundle.run(&["out"], "0");
+        assert_eq!(status, Some(1), "{text}");
+        assert!(text.contains("left out, no time"), "{text}");
     }
 }
