@@ -3,8 +3,8 @@
 //! Each simulated thread is a coroutine with a core and a clock of its own. The one with the
 //! smallest clock runs. The library reports its accesses, and each takes time:
 //!
-//! 1. *Work.* Each load, each store and each block of instructions takes [`CoreCosts::step`]. A block
-//!    that neither the block before it nor the last six were followed by when they were last
+//! 1. *Work.* Each load, each store and each block of instructions takes [`CoreCosts::step`]. A
+//!    block that neither the block before it nor the last six were followed by when they were last
 //!    entered was *mispredicted*, and takes more.
 //! 2. *Lines.* The caches hold copies of lines of 64 bytes. A core that has the line goes on. A
 //!    line that another core wrote last takes a *request*, during which the writer still has it,
@@ -15,8 +15,8 @@
 //!    no other core sees it, or a later store of the core, before the line has come. A
 //!    read-modify-write waits for its line, and for all stores before it.
 //!
-//! A core that has its lines runs ahead of the others by at most [`CoreCosts::slack`]. An access that
-//! another core takes part in happens in the order of the clocks. Handoffs and pauses take a
+//! A core that has its lines runs ahead of the others by at most [`CoreCosts::slack`]. An access
+//! that another core takes part in happens in the order of the clocks. Handoffs and pauses take a
 //! quarter more or less, by a generator with a fixed seed: otherwise cores can meet in the same
 //! order for ever. Nothing depends on addresses or real time, so equal programs take equal times.
 //!
@@ -90,7 +90,8 @@ struct Line {
     dirty: bool,
     /// When its latest transfer ends.
     free_at: u64,
-    /// When the last of the cores that wait to change it will have had it for the time of a request.
+    /// When the last of the cores that wait to change it will have had it for the time of a
+    /// request.
     booked: u64,
 }
 
