@@ -278,8 +278,15 @@ impl Machine {
     /// Makes an access; the core has waited for its turn.
     fn take(&mut self, line: u64, access: Access) {
         let (mut costs, running) = (self.costs, self.running);
-        costs.handoff = self.about(costs.handoff);
         let me = 1u64 << running;
+        // Only a handoff draws: which hits come here depends on addresses.
+        let hands_off = |of: &Line| {
+            let is_load = access == Access::Load;
+            of.holders & !me != 0 && (!is_load || of.dirty && of.holders & me == 0)
+        };
+        if self.lines.get(&line).is_some_and(hands_off) {
+            costs.handoff = self.about(costs.handoff);
+        }
         let next = self.lines.len();
         let of = self.lines.entry(line).or_insert_with(|| Line { number: next, ..Line::default() });
         let core = &mut self.cores[running];

@@ -34,6 +34,7 @@ pub mod contender;
 pub mod gpu;
 pub mod limits;
 pub mod live_set;
+mod lock;
 pub mod loops;
 pub mod machine;
 pub mod node;

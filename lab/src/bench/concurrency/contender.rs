@@ -8,7 +8,7 @@ use anyhow::Result;
 use kvmem::offset::{Allocation, OffsetAllocator};
 
 use crate::bench::contender::{Contender, RangeHandle, Space};
-use crate::bench::simulate::lock;
+use crate::bench::lock::lock;
 
 /// The library's allocator behind a mutex that one thread at a time may hold. The allocator's own
 /// lock is then never contended, and its hint, which fails hopeless requests without a lock, is

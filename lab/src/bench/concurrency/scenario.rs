@@ -5,8 +5,8 @@
 //! its blocks, each equally likely, when it has more or when a request failed.
 
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use kvmem_testkit::workload::Rng;
@@ -17,7 +17,7 @@ use super::ConcurrencyScenario::{
     CrossThread, Fragmented, HighWater, Impossible, Pair2M, Pair4K, PairOdd, TooFragmented,
 };
 use crate::bench::contender::{Contender, Space};
-use crate::bench::simulate::{lock, yield_now};
+use crate::bench::lock::{lock, yield_now};
 use crate::bench::suite::SMALLEST;
 
 /// Bytes of the space.
