@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
+use super::index::Room;
 use super::{KvCache, KvCacheError, Reservation};
 use crate::tier::TierHints;
 
@@ -36,13 +37,15 @@ impl<K: Hash + Eq> KvCache<K> {
         values: impl IntoIterator<Item = (K, &'a [u8], TierHints)>,
     ) -> Result<(), KvCacheError> {
         let reserve = |(key, value, hints): (K, &[u8], TierHints)| {
-            let mut room = self.reserve(key, value.len())?;
-            room.set_hints(hints);
-            room.bytes_mut().copy_from_slice(value);
-            Ok(room)
+            let (hash, room) = self.room(key, value.len())?;
+            let written = room.written(|entry| {
+                entry.set_hints(hints);
+                entry.bytes_mut().copy_from_slice(value);
+            });
+            Ok((hash, written))
         };
-        let rooms = values.into_iter().map(reserve).collect::<Result<Vec<_>, KvCacheError>>()?;
-        let are_put = rooms.into_iter().all(Reservation::put);
+        let written = values.into_iter().map(reserve).collect::<Result<Vec<_>, KvCacheError>>()?;
+        let are_put = written.into_iter().all(|(hash, value)| self.inner.commit(hash, value));
         if are_put { Ok(()) } else { Err(KvCacheError::Forked) }
     }
 
@@ -57,9 +60,9 @@ impl<K: Hash + Eq> KvCache<K> {
         len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<(), KvCacheError> {
-        let mut room = self.reserve(key, len)?;
-        fill(room.bytes_mut());
-        if room.put() { Ok(()) } else { Err(KvCacheError::Forked) }
+        let (hash, room) = self.room(key, len)?;
+        let written = room.written(|entry| fill(entry.bytes_mut()));
+        if self.inner.commit(hash, written) { Ok(()) } else { Err(KvCacheError::Forked) }
     }
 
     /// Reserves space for a value of `len` bytes, to be written in place and then
@@ -79,13 +82,21 @@ impl<K: Hash + Eq> KvCache<K> {
     /// Panics if code of the caller panics: a key's `Hash`, `Eq` or `Drop`, a
     /// [`EvictionPolicy`](super::EvictionPolicy), an eviction callback. The cache stays whole.
     pub fn reserve(&self, key: K, len: usize) -> Result<Reservation<K>, KvCacheError> {
-        if self.inner.process.is_forked() {
+        let (hash, room) = self.room(key, len)?;
+        let held = room.written(|_| ()).place();
+        Ok(Reservation::new(Arc::clone(&self.inner), hash, held))
+    }
+
+    /// Returns the hash of a key, and charged space for a value under it. The space does not keep
+    /// the cache alive: threads share the count of references to the cache.
+    fn room(&self, key: K, len: usize) -> Result<(u64, Room<'_, K>), KvCacheError> {
+        let process = self.inner.process;
+        if process.is_forked() {
             return Err(KvCacheError::Forked);
         }
         let hash = self.inner.hasher.hash_one(&key);
-        let (block, padding) = self.inner.allocate_charged(hash, &key, len)?;
-        let reservation = Reservation::new(Arc::clone(&self.inner), hash, key, block, padding);
+        let room = self.inner.allocate_charged(hash, key, len)?;
         // A sink may have forked. Then the block has no memory here.
-        if reservation.is_forked() { Err(KvCacheError::Forked) } else { Ok(reservation) }
+        if process.is_forked() { Err(KvCacheError::Forked) } else { Ok((hash, room)) }
     }
 }

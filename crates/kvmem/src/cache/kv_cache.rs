@@ -158,7 +158,7 @@ impl<K: Hash + Eq> KvCache<K> {
     pub fn evict_to(&self, bytes: u64) -> u64 {
         let inner = &self.inner;
         let mut search = VictimSearch::default();
-        while inner.usage.bytes() > bytes && inner.evict(&mut search, None) {}
+        while inner.usage.bytes() > bytes && inner.evict(&mut search, None).is_some() {}
         inner.usage.bytes()
     }
 

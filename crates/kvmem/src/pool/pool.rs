@@ -211,6 +211,16 @@ impl Pool {
         self.latency.as_deref().map(Latency::figures)
     }
 
+    /// Returns the length of the longest block that the pool could ever have, without a lock.
+    pub(crate) fn limit_hint(&self) -> u64 {
+        self.space.limit_hint()
+    }
+
+    /// Returns whether bytes are set to zero between two users of them.
+    pub(crate) fn clears_bytes(&self) -> bool {
+        self.space.has_hooks()
+    }
+
     /// Returns the bytes that blocks can have if all of the pool is ready and nothing is in
     /// quarantine.
     #[must_use]

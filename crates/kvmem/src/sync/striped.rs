@@ -193,6 +193,12 @@ pub(crate) struct StripedWriteGuard<'a, T, S> {
 }
 
 impl<T, S> StripedWriteGuard<'_, T, S> {
+    /// Returns whether a stripe is joined: threads have read of late.
+    #[inline]
+    pub(crate) fn had_readers(&self) -> bool {
+        self.joined.0 != 0
+    }
+
     /// Returns the value and the states of the joined stripes, both exclusively.
     pub(crate) fn parts(&mut self) -> (&mut T, impl Iterator<Item = &S>) {
         let own = self.joined.stripes().map(|at| &self.lock.stripes[at].own);

@@ -42,6 +42,12 @@ impl<'a, K> Charged<'a, K> {
         self.held.as_ref().expect("only the methods that consume the guard take it")
     }
 
+    /// Returns the entry of a block to which there is no other reference.
+    fn entry_mut(&mut self) -> &mut CacheEntry<K> {
+        let held = self.held.as_mut().expect("only the methods that consume the guard take it");
+        Arc::get_mut(held).expect("the guard has the only reference")
+    }
+
     /// Gives up the guard, for a block that goes into an index, or whose charge has another owner.
     pub(in crate::cache) fn place(mut self) -> Arc<CacheEntry<K>> {
         self.held.take().expect("only the methods that consume the guard take it")
@@ -52,6 +58,41 @@ impl<'a, K> Charged<'a, K> {
         let held = self.held.take().expect("only the methods that consume the guard take it");
         self.usage.credit(held.charge());
         held
+    }
+}
+
+/// Space for a value: charged, in no index, and referred to by nothing else.
+#[must_use = "dropping it returns the space"]
+pub(in crate::cache) struct Room<'a, K> {
+    space: Charged<'a, K>,
+    /// The key of the value if the block is that of a victim, which still has its own key.
+    key: Option<K>,
+}
+
+impl<'a, K> Room<'a, K> {
+    /// Returns a new block as space.
+    pub(in crate::cache) fn new(space: Charged<'a, K>) -> Self {
+        Room { space, key: None }
+    }
+
+    /// Returns the block of a victim as space for a value under `key`.
+    pub(in crate::cache) fn recycled(space: Charged<'a, K>, key: K) -> Self {
+        Room { space, key: Some(key) }
+    }
+
+    /// Runs `write` on the entry under its key, and returns the block to be inserted.
+    #[inline]
+    pub(in crate::cache) fn written(
+        self,
+        write: impl FnOnce(&mut CacheEntry<K>),
+    ) -> Charged<'a, K> {
+        let Room { mut space, key } = self;
+        let entry = space.entry_mut();
+        if let Some(key) = key {
+            entry.renew(key);
+        }
+        write(entry);
+        space
     }
 }
 

@@ -12,8 +12,8 @@ mod usage;
 
 pub use entry::Pinned;
 
-pub(super) use charged::Charged;
-pub(super) use entry::{CacheEntry, Extra};
+pub(super) use charged::{Charged, Room};
+pub(super) use entry::CacheEntry;
 pub(super) use leases::UntrustedKeys;
 pub(super) use shard::{Shard, StripeState};
 pub(super) use shard_state::ShardState;

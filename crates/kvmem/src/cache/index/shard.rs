@@ -17,10 +17,11 @@ use super::access_buffer::AccessBuffer;
 use super::entry::CacheEntry;
 use super::shard_state::{ShardLeases, ShardState};
 use crate::cache::EvictionPolicy;
-use crate::cache::policy::{ActivePolicy, AgeClock, Oldest};
+use crate::cache::policy::{ActivePolicy, AgeClock, Oldest, step};
 use crate::sync::{AtomicU64, Ordering, Striped, StripedWriteGuard, thread_number};
 use std::borrow::Borrow;
 use std::hash::Hash;
+use std::mem;
 use std::sync::Arc;
 
 /// A shard, on cache lines of its own.
@@ -105,6 +106,7 @@ impl<K> Shard<K> {
     }
 
     /// Locks the state for writing. The policy has learned of all earlier uses.
+    #[inline]
     pub(in crate::cache) fn state(&self) -> StripedWriteGuard<'_, ShardState<K>, StripeState> {
         let mut writing = self.state.write();
         self.drain_uses(&mut writing);
@@ -124,24 +126,50 @@ impl<K> Shard<K> {
     }
 
     /// Drains the access buffers to the policy. A policy that has panicked is replaced first.
+    #[inline]
     fn drain_uses(&self, writing: &mut StripedWriteGuard<'_, ShardState<K>, StripeState>) {
-        let (state, stripe_states) = writing.parts();
+        let state = &mut **writing;
         let policy = state.policy.get_mut();
         if policy.has_panicked() {
             policy.replace_panicked(state.index.iter().map(|held| held.slot()));
         }
         policy.set_now(self.clock.now());
-        for stripe_state in stripe_states {
-            stripe_state.uses.drain(|slot| policy.touch(slot));
+        if writing.had_readers() {
+            self.drain_buffers(writing);
         }
-        self.publish(state);
+    }
+
+    #[inline(never)]
+    fn drain_buffers(&self, writing: &mut StripedWriteGuard<'_, ShardState<K>, StripeState>) {
+        let (state, stripe_states) = writing.parts();
+        let policy = state.policy.get_mut();
+        let mut has_changed = false;
+        for stripe_state in stripe_states {
+            stripe_state.uses.drain(|slot| {
+                has_changed = true;
+                policy.touch(slot);
+            });
+        }
+        if has_changed {
+            self.publish(state);
+        }
+    }
+
+    /// Counts a commit, in a cache of `held` blocks. The clock advances by several at once.
+    #[inline]
+    pub(in crate::cache) fn count_commit(&self, state: &mut ShardState<K>, held: u64) {
+        self.counts.insertions.more();
+        state.uncounted += 1;
+        if state.uncounted >= step(held) {
+            self.clock.advance(mem::take(&mut state.uncounted));
+        }
     }
 
     /// Publishes the ranks of the next victims after a change, if threads compare them.
     #[inline]
     pub(in crate::cache) fn publish(&self, state: &mut ShardState<K>) {
         if self.compared {
-            self.oldest.publish(state.policy.get_mut().oldest());
+            state.policy.get_mut().publish(&self.oldest);
         }
     }
 
@@ -156,6 +184,7 @@ impl<K> Shard<K> {
             if !state.exact {
                 used.noted(state.changes);
             }
+            self.publish(&mut state);
         }
     }
 

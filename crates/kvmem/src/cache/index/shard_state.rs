@@ -11,18 +11,22 @@ use std::mem;
 use std::sync::{Arc, Weak};
 
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 
 use super::charged::Charged;
 use super::entry::{CacheEntry, is_pinned};
 use super::leases::Leases;
 use super::usage::Usage;
-use crate::cache::policy::ActivePolicy;
+use crate::cache::policy::{ActivePolicy, ORDERS, Rank};
 use crate::cache::{EvictionPolicy, Slot};
 use crate::offset::CheckError;
-use crate::sync::{Mutex, prefetch};
+use crate::sync::{Mutex, prefetch, thread_number};
 
 /// Evictions whose cache misses overlap.
 const EVICTED_TOGETHER: u32 = 8;
+/// A scan-resistant shard compares its victim with those of other shards at least once in this many
+/// evictions: the worths that it compares with otherwise are those of an earlier moment.
+const COMPARED_EVERY: u32 = 32;
 
 /// Values in flight to a lower tier are weak references: their bytes are freed with the pin.
 pub(super) type ShardLeases<K> = Leases<Weak<CacheEntry<K>>>;
@@ -41,8 +45,12 @@ pub(in crate::cache) struct ShardState<K> {
     /// The hash of the block at each slot; at a free slot, the hash of the last block there.
     hashes: Vec<u64>,
     free: Vec<Slot>,
-    /// Counts evictions, modulo [`EVICTED_TOGETHER`].
+    /// Counts attempts to evict.
     evictions: u32,
+    /// The thread that evicted last.
+    evictor: usize,
+    /// Commits since the shard last advanced the clock.
+    pub(super) uncounted: u64,
     /// Threads that change the state reach it without locking. The lock exists because look-ups
     /// share the state, and a policy need not be `Sync`.
     pub(super) policy: Mutex<ActivePolicy>,
@@ -63,22 +71,35 @@ impl<K> ShardState<K> {
             hashes: Vec::new(),
             free: Vec::new(),
             evictions: 0,
+            evictor: 0,
+            uncounted: 0,
             policy,
             leases,
         }
     }
 
-    /// Starts to fetch what the next evictions read, before the first of each
-    /// [`EVICTED_TOGETHER`].
+    /// Starts to fetch what the next evictions read: the entries of the next victims before each
+    /// first of [`EVICTED_TOGETHER`], and the bytes of the next one for a thread that also evicted
+    /// the last. Other threads would fetch them from this processor's cache.
     #[inline]
     fn prefetch_victims(&mut self) {
-        self.evictions = (self.evictions + 1) % EVICTED_TOGETHER;
-        if self.evictions == 1 {
-            let mut next = [None; EVICTED_TOGETHER as usize];
-            for (next, slot) in next.iter_mut().zip(self.policy.get_mut().upcoming()) {
-                *next = self.hashes.get(slot as usize).copied();
+        let Some(lru) = self.policy.get_mut().as_lru() else { return };
+        let this = thread_number();
+        if mem::replace(&mut self.evictor, this) == this
+            && let Some(slot) = lru.upcoming().nth(1)
+            && let Some(&hash) = self.hashes.get(slot as usize)
+            && let Some(held) = self.index.find(hash, |held| held.slot() == slot)
+        {
+            held.prefetch_bytes();
+        }
+        self.evictions = self.evictions.wrapping_add(1);
+        if self.evictions % EVICTED_TOGETHER == 1 {
+            let mut later = [None; EVICTED_TOGETHER as usize];
+            for (later, slot) in later.iter_mut().zip(lru.upcoming().skip(2)) {
+                lru.prefetch(slot);
+                *later = self.hashes.get(slot as usize).copied();
             }
-            next.into_iter().flatten().for_each(|hash| self.prefetch(hash));
+            later.into_iter().flatten().for_each(|hash| self.prefetch(hash));
         }
     }
 
@@ -181,23 +202,34 @@ impl<K: Eq> ShardState<K> {
     ) -> (Slot, Option<Charged<'a, K>>) {
         self.changed();
         self.supersede(hash, &charged.held().key);
-        if let Some(old) = self.index.find_mut(hash, |old| old.key == charged.held().key) {
-            // From here on none of the caller's code runs.
-            let slot = old.slot();
-            charged.held().stands_at(slot);
-            let old = mem::replace(old, charged.place());
-            old.supersede();
-            return (slot, Some(Charged::taken(old, usage)));
+        let ShardState { index, hashes, free, .. } = self;
+        let is_same = |old: &Arc<CacheEntry<K>>| old.key == charged.held().key;
+        let entry = index.entry(hash, is_same, |held| hashes[held.slot() as usize]);
+        // From here on none of the caller's code runs.
+        match entry {
+            Entry::Occupied(mut old) => {
+                let slot = old.get().slot();
+                charged.held().stands_at(slot);
+                let old = mem::replace(old.get_mut(), charged.place());
+                old.supersede();
+                (slot, Some(Charged::taken(old, usage)))
+            }
+            Entry::Vacant(vacant) => {
+                let slot = match free.pop() {
+                    Some(slot) => {
+                        hashes[slot as usize] = hash;
+                        slot
+                    }
+                    None => {
+                        hashes.push(hash);
+                        (hashes.len() - 1) as Slot
+                    }
+                };
+                charged.held().stands_at(slot);
+                vacant.insert(charged.place());
+                (slot, None)
+            }
         }
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.hashes.push(hash);
-            (self.hashes.len() - 1) as Slot
-        });
-        self.hashes[slot as usize] = hash;
-        charged.held().stands_at(slot);
-        let hashes = &self.hashes;
-        self.index.insert_unique(hash, charged.place(), |held| hashes[held.slot() as usize]);
-        (slot, None)
     }
 
     /// Informs the policy that a block was inserted at a slot, or replaced the one there.
@@ -286,16 +318,26 @@ impl<K: Eq> ShardState<K> {
         self.prefetch_victims();
         self.policy.get_mut().set_other(other);
         let ShardState { index, hashes, policy, .. } = self;
-        let may_go = |slot: Slot| {
-            let hash = hashes.get(slot as usize);
-            let held = hash.and_then(|&hash| index.find(hash, |held| held.slot() == slot));
-            held.is_some_and(|held| !is_pinned(held))
+        // The bucket of a slot whose block may be evicted.
+        let bucket_of = |slot: Slot| {
+            let bucket = index.find_bucket_index(*hashes.get(slot as usize)?, |held| {
+                held.slot() == slot && !is_pinned(held)
+            })?;
+            index.get_bucket(bucket)?.prefetch_bytes();
+            Some(bucket)
         };
-        let slot = policy.get_mut().victim(&mut { may_go })?;
-        let hash = *hashes.get(slot as usize)?;
-        // Checked again: a policy may return a slot that it was not shown.
-        let entry = index.find_entry(hash, |held| held.slot() == slot && !is_pinned(held)).ok()?;
-        let held = entry.remove().0;
+        let mut shown = None;
+        let mut may_go = |slot: Slot| {
+            shown = bucket_of(slot).map(|bucket| (slot, bucket));
+            shown.is_some()
+        };
+        let slot = policy.get_mut().next_victim(&mut may_go)?;
+        // A policy may return a slot that it was not shown last.
+        let bucket = match shown {
+            Some((last, bucket)) if last == slot => bucket,
+            _ => bucket_of(slot)?,
+        };
+        let held = index.get_bucket_entry(bucket).ok()?.remove().0;
         self.free.push(slot);
         Some(Charged::taken(held, usage))
     }
@@ -316,6 +358,14 @@ impl<K: Eq> ShardState<K> {
         self.free.extend(&slots);
         all.iter().for_each(|charged| charged.held().supersede());
         (slots, all)
+    }
+
+    /// Returns the ranks of the next victims, and whether the next eviction should compare shards
+    /// whatever they are.
+    #[inline]
+    pub(in crate::cache) fn next_victims(&mut self) -> ([Rank; ORDERS], bool) {
+        let must_compare = self.evictions % COMPARED_EVERY == 0;
+        (self.policy.get_mut().oldest(), must_compare)
     }
 
     pub(in crate::cache) fn len(&self) -> usize {

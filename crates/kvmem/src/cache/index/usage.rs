@@ -14,14 +14,15 @@ pub(in crate::cache) struct CacheLimits {
     pub(in crate::cache) blocks: u64,
 }
 
-/// The charged blocks and bytes. On cache lines of its own: every insertion writes here.
+/// The charged blocks and bytes. On cache lines of its own: insertions into a cache that is not full
+/// write here. One that takes over the block of its victim takes over the charge, too.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(in crate::cache) struct Usage {
     bytes: AtomicU64,
     blocks: AtomicU64,
-    /// The number of blocks committed so far.
-    pub(in crate::cache) commits: AgeClock,
+    /// The clock of the ages.
+    pub(in crate::cache) clock: AgeClock,
     insertion_failures: AtomicU64,
     pub(in crate::cache) limits: CacheLimits,
 }
@@ -32,7 +33,7 @@ impl Usage {
         Usage {
             bytes: zero(),
             blocks: zero(),
-            commits: AgeClock::default(),
+            clock: AgeClock::default(),
             insertion_failures: zero(),
             limits,
         }
@@ -50,6 +51,13 @@ impl Usage {
             self.blocks.fetch_sub(1, Ordering::Relaxed);
         }
         fits
+    }
+
+    /// Returns whether a charge of `len` bytes would exceed a limit now.
+    #[inline]
+    pub(in crate::cache) fn is_full(&self, len: u64) -> bool {
+        let CacheLimits { bytes, blocks } = self.limits;
+        self.blocks() >= blocks || self.bytes().checked_add(len).is_none_or(|sum| sum > bytes)
     }
 
     /// Removes the charge of a block of `len` bytes.
@@ -100,13 +108,13 @@ mod tests {
     fn a_charge_that_exceeds_a_limit_charges_nothing() {
         let usage = usage(10, 2);
         assert!(usage.charge(6));
-        assert!(!usage.charge(5));
+        assert!(!usage.charge(5) && usage.is_full(5) && !usage.is_full(4));
         assert_eq!((usage.blocks(), usage.bytes()), (1, 6));
         assert!(usage.charge(4));
-        assert!(!usage.charge(0), "two blocks are the limit");
+        assert!(!usage.charge(0) && usage.is_full(0), "two blocks are the limit");
         usage.credit(6);
         assert_eq!((usage.blocks(), usage.bytes()), (1, 4));
-        assert!(!usage.charge(u64::MAX), "sums do not overflow");
+        assert!(!usage.charge(u64::MAX) && usage.is_full(u64::MAX), "sums do not overflow");
     }
 
     #[test]

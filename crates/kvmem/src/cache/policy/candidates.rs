@@ -18,6 +18,11 @@ pub(in crate::cache) struct First {
 }
 
 impl First {
+    /// Returns the rank of the block.
+    pub(in crate::cache) fn rank(&self) -> Rank {
+        self.rank
+    }
+
     /// Returns whether this block is worth less. Of blocks with the same worth, the lower kind is
     /// less, and then the earlier use.
     fn is_less(&self, other: &First) -> bool {

@@ -1,7 +1,8 @@
 //! *Clock*: the age of blocks, in blocks that came since.
 //!
 //! All shards of a cache share one clock, which is the count of commits: so the age of a block in
-//! one shard can be compared with that of a block in another. Each shard publishes when its next
+//! one shard can be compared with that of a block in another. A shard advances the clock by several
+//! commits at once if the cache has many blocks; see [`step`]. Each shard publishes when its next
 //! victims were last used. A thread that needs space reads the figures of several shards without
 //! their locks, and takes the lock of the shard with the oldest victim. The shard learns of uses
 //! late, so a published figure may be too old. The thread verifies it under the lock, and looks
@@ -11,24 +12,42 @@ use std::sync::Arc;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// A time: the number of blocks committed before.
+/// A time: the number of blocks committed before, in whole [steps](step).
 pub(crate) type Time = u64;
 
 /// The count of commits. Clones share one count.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct AgeClock(Arc<AtomicU64>);
+pub(crate) struct AgeClock(Arc<Commits>);
+
+/// On cache lines of its own: every change of a shard reads it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Commits(AtomicU64);
+
+/// The largest [`step`].
+const MAX_STEP: u64 = 64;
+
+/// Returns how many commits a shard counts before it advances the clock, in a cache of `held`
+/// blocks. With few blocks each commit counts at once. With many, threads would pass the line of
+/// the clock from processor to processor for a precision that no age needs.
+#[inline]
+pub(crate) fn step(held: u64) -> u64 {
+    (held >> 11).clamp(1, MAX_STEP)
+}
 
 impl AgeClock {
-    /// Counts a block that can be evicted from now on. The caller has the lock of its shard.
-    pub(crate) fn tick(&self) {
-        // Release pairs with the Acquire in `now`: a thread that sees the number finds the block.
-        self.0.fetch_add(1, Ordering::Release);
+    /// Counts blocks that were committed.
+    pub(crate) fn advance(&self, blocks: u64) {
+        // Relaxed: the time guards nothing. Blocks are found under the locks of their shards.
+        self.0.0.fetch_add(blocks, Ordering::Relaxed);
     }
 
-    /// Returns the number of blocks committed so far.
+    /// Returns the number of blocks committed so far, without those that shards have not counted
+    /// yet.
+    #[inline]
     pub(crate) fn now(&self) -> Time {
-        // Acquire pairs with the Release in `tick`.
-        self.0.load(Ordering::Acquire)
+        // Relaxed: see `advance`.
+        self.0.0.load(Ordering::Relaxed)
     }
 }
 
@@ -102,10 +121,10 @@ impl Default for Oldest {
 }
 
 impl Oldest {
-    /// Publishes the ranks. The caller has the lock of the shard.
+    /// Publishes the ranks of the first orders. The caller has the lock of the shard.
     #[inline]
-    pub(crate) fn publish(&self, ranks: [Rank; ORDERS]) {
-        for (shown, rank) in self.0.iter().zip(ranks) {
+    pub(crate) fn publish(&self, ranks: &[Rank]) {
+        for (shown, &rank) in self.0.iter().zip(ranks) {
             // Relaxed, both: the rank guards nothing, and is verified under the lock. An unchanged
             // rank is not written, to keep its cache line shared.
             if shown.load(Ordering::Relaxed) != rank {

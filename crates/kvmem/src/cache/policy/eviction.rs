@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::clock::{NONE, ORDERS, Rank, Time};
+use super::clock::{NONE, ORDERS, Oldest, Rank, Time};
 use super::eviction_policy::{EvictionPolicy, Slot};
 use super::lru::Lru;
 use super::reuse::Reuse;
@@ -143,14 +143,36 @@ impl ActivePolicy {
         ranks
     }
 
-    /// Returns the slots that are probably the next victims, in order, if the policy knows.
+    /// Publishes the rank of the first block of each order.
     #[inline]
-    pub(in crate::cache) fn upcoming(&self) -> impl Iterator<Item = Slot> {
-        let lru = match self {
+    pub(in crate::cache) fn publish(&self, shown: &Oldest) {
+        match self {
+            ActivePolicy::Lru(lru) => shown.publish(&[lru.oldest().unwrap_or(NONE)]),
+            ActivePolicy::Scan(scan) => shown.publish(&scan.oldest()),
+            ActivePolicy::Own(_) => {}
+        }
+    }
+
+    /// Returns the policy if it is LRU, whose next victims are known.
+    #[inline]
+    pub(in crate::cache) fn as_lru(&self) -> Option<&Lru> {
+        match self {
             ActivePolicy::Lru(lru) => Some(lru),
             ActivePolicy::Scan(_) | ActivePolicy::Own(_) => None,
-        };
-        lru.into_iter().flat_map(Lru::upcoming)
+        }
+    }
+
+    /// Returns the block to evict, and removes it; see [`EvictionPolicy::victim`].
+    #[inline]
+    pub(in crate::cache) fn next_victim(
+        &mut self,
+        may_go: &mut impl FnMut(Slot) -> bool,
+    ) -> Option<Slot> {
+        match self {
+            ActivePolicy::Lru(lru) => lru.next_victim(may_go),
+            ActivePolicy::Scan(scan) => scan.next_victim(may_go),
+            ActivePolicy::Own(own) => own.call(|policy| policy.victim(may_go)),
+        }
     }
 
     /// Returns whether the policy has panicked and was not yet replaced.
@@ -206,10 +228,6 @@ impl EvictionPolicy for ActivePolicy {
     }
 
     fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
-        match self {
-            ActivePolicy::Lru(policy) => policy.victim(may_go),
-            ActivePolicy::Scan(policy) => policy.victim(may_go),
-            ActivePolicy::Own(own) => own.call(|policy| policy.victim(may_go)),
-        }
+        self.next_victim(&mut |slot| may_go(slot))
     }
 }

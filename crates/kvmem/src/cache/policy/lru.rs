@@ -31,11 +31,33 @@ impl Lru {
 }
 
 impl Lru {
-    /// Returns the next victims in order, if none is used or pinned before, and starts to fetch
-    /// what their evictions read here.
+    /// Returns the next victims in order, if none is used or pinned before.
     #[inline]
-    pub(super) fn upcoming(&self) -> impl Iterator<Item = Slot> {
-        self.ring.iter(0).inspect(|&slot| prefetch(&self.used[slot as usize]))
+    pub(in crate::cache) fn upcoming(&self) -> impl Iterator<Item = Slot> {
+        self.ring.iter(0)
+    }
+
+    /// Starts to fetch what the eviction of a block reads here.
+    #[inline]
+    pub(in crate::cache) fn prefetch(&self, slot: Slot) {
+        prefetch(&self.used[slot as usize]);
+    }
+
+    /// Returns the block to evict, and removes it; see [`EvictionPolicy::victim`].
+    #[inline]
+    pub(super) fn next_victim(&mut self, may_go: &mut impl FnMut(Slot) -> bool) -> Option<Slot> {
+        // A pinned block counts as used, so the next search does not meet it again. The search ends
+        // after it has met all blocks.
+        for _ in 0..self.len {
+            let slot = self.ring.first(0)?;
+            if may_go(slot) {
+                self.remove(slot);
+                self.evicted.more(self.used[slot as usize]);
+                return Some(slot);
+            }
+            self.touch(slot);
+        }
+        None
     }
 
     /// Inserts a block that is in no order at the place of its time and depth.
@@ -78,18 +100,7 @@ impl EvictionPolicy for Lru {
     }
 
     fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
-        // A pinned block counts as used, so the next search does not meet it again. The search ends
-        // after it has met all blocks.
-        for _ in 0..self.len {
-            let slot = self.ring.first(0)?;
-            if may_go(slot) {
-                self.remove(slot);
-                self.evicted.more(self.used[slot as usize]);
-                return Some(slot);
-            }
-            self.touch(slot);
-        }
-        None
+        self.next_victim(&mut |slot| may_go(slot))
     }
 }
 

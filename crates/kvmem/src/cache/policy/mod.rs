@@ -4,6 +4,7 @@ mod candidates;
 pub(super) mod clock;
 mod eviction;
 mod eviction_policy;
+mod frontier;
 mod history;
 mod lru;
 #[cfg(all(test, loom, not(shuttle)))]
@@ -18,5 +19,6 @@ pub use eviction_policy::{EvictionPolicy, Slot};
 pub use history::History;
 
 pub(super) use candidates::Candidates;
-pub(super) use clock::{AgeClock, NONE, ORDERS, Oldest, Rank};
+pub(super) use clock::{AgeClock, NONE, ORDERS, Oldest, Rank, step};
 pub(super) use eviction::{Across, ActivePolicy};
+pub(super) use frontier::{Frontier, slack};

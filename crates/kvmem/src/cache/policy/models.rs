@@ -33,9 +33,9 @@ impl Cache {
     fn commit(&self, shard: usize) {
         let shard = &self.shards[shard];
         let mut blocks = shard.blocks.lock().unwrap();
-        self.clock.tick();
+        self.clock.advance(1);
         blocks.push(self.clock.now());
-        shard.oldest.publish(ranks(&blocks));
+        shard.oldest.publish(&ranks(&blocks));
     }
 
     /// Evicts a block. The choice is verified at most twice; then any shard evicts one.
@@ -57,14 +57,14 @@ impl Cache {
                 break;
             }
             let evicted = blocks.remove(0);
-            shard.oldest.publish(ranks(&blocks));
+            shard.oldest.publish(&ranks(&blocks));
             return Some(evicted);
         }
         for shard in &self.shards {
             let mut blocks = shard.blocks.lock().unwrap();
             if !blocks.is_empty() {
                 let evicted = blocks.remove(0);
-                shard.oldest.publish(ranks(&blocks));
+                shard.oldest.publish(&ranks(&blocks));
                 return Some(evicted);
             }
         }

@@ -66,6 +66,30 @@ impl ScanResistant {
     }
 }
 
+impl ScanResistant {
+    /// Returns the block to evict, and removes it; see [`EvictionPolicy::victim`].
+    pub(super) fn next_victim(&mut self, may_go: &mut impl FnMut(Slot) -> bool) -> Option<Slot> {
+        self.history.learn();
+        // Pinned blocks stay out of the rings until the search ends, so it meets each only once.
+        let mut pinned = Vec::new();
+        let found = loop {
+            let Some(slot) = self.choose() else { break None };
+            self.rings.take(slot);
+            if may_go(slot) {
+                self.history.evict(slot);
+                break Some(slot);
+            }
+            pinned.push(slot);
+        };
+        for slot in pinned {
+            // A pinned block is in use: the next search does not meet it again.
+            self.place(slot, self.history.now);
+            self.history.touch_shadow(slot);
+        }
+        found
+    }
+}
+
 impl EvictionPolicy for ScanResistant {
     fn insert(&mut self, slot: Slot, hash: u64) {
         self.insert_at_depth(slot, hash, 0);
@@ -88,24 +112,7 @@ impl EvictionPolicy for ScanResistant {
     }
 
     fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
-        self.history.learn();
-        // Pinned blocks stay out of the rings until the search ends, so it meets each only once.
-        let mut pinned = Vec::new();
-        let found = loop {
-            let Some(slot) = self.choose() else { break None };
-            self.rings.take(slot);
-            if may_go(slot) {
-                self.history.evict(slot);
-                break Some(slot);
-            }
-            pinned.push(slot);
-        };
-        for slot in pinned {
-            // A pinned block is in use: the next search does not meet it again.
-            self.place(slot, self.history.now);
-            self.history.touch_shadow(slot);
-        }
-        found
+        self.next_victim(&mut |slot| may_go(slot))
     }
 }
 

@@ -11,7 +11,7 @@ use super::pending_fetches::PendingFetches;
 use super::sink::{Below, EvictionSink, LowerTier};
 use crate::cache::Eviction;
 use crate::cache::index::{CacheLimits, Pinned, Shard, ShardState, StripeState, Usage};
-use crate::cache::policy::Across;
+use crate::cache::policy::{Across, Frontier};
 use crate::cache::source::Source;
 use crate::pool::Pool;
 use crate::sync::StripedWriteGuard;
@@ -28,6 +28,10 @@ pub(in crate::cache) struct CacheState<K> {
     pub(in crate::cache) lower_tier: Option<LowerTier<K>>,
     pub(in crate::cache) eviction: Eviction,
     pub(super) across: Across,
+    pub(super) frontier: Frontier,
+    /// Whether an insertion may take over the block of its victim: no callback gets the victim, and
+    /// neither the caller nor the pool acts on each block that is allocated.
+    pub(super) recycles: bool,
     pub(in crate::cache) usage: Usage,
     /// Reads of the lower tier. Threads in the background share it.
     pub(in crate::cache) fetches: Arc<PendingFetches<K, Pinned<K>>>,
@@ -55,13 +59,16 @@ impl<K> CacheState<K> {
     ) -> Self {
         let (across, usage) = (eviction.across(), Usage::new(limits));
         let compared = shards > 1 && !matches!(across, Across::RoundRobin);
-        let shard = |_| Shard::new(eviction.make(&across), exact, compared, usage.commits.clone());
+        let shard = |_| Shard::new(eviction.make(&across), exact, compared, usage.clock.clone());
+        let recycles = sink.is_none() && matches!(source, Source::Pool) && !pool.clears_bytes();
         CacheState {
             shards: (0..shards).map(shard).collect(),
             hasher: seed.map_or_else(SeedableRandomState::random, |seed| {
                 SeedableRandomState::with_seed(seed, SharedSeed::global_fixed())
             }),
             across,
+            frontier: Frontier::default(),
+            recycles,
             process: Process::this(),
             pool,
             source,
@@ -91,6 +98,11 @@ impl<K> CacheState<K> {
     #[inline]
     pub(in crate::cache) fn shard(&self, hash: u64) -> &Shard<K> {
         &self.shards[self.place(hash)]
+    }
+
+    /// Returns the number of commits so far. O(shards).
+    pub(super) fn commits(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.counts.insertions.get()).sum()
     }
 
     /// Starts to fetch what look-ups of these hashes read. Adjacent hashes of one shard take its

@@ -54,11 +54,10 @@ impl<K: Hash + Eq> CacheState<K> {
     ) {
         let depth = charged.held().depth();
         let (slot, old) = state.place(hash, charged, &self.usage);
-        shard.counts.insertions.more();
         if old.is_some() {
             shard.counts.replacements.more();
         }
-        self.usage.commits.tick();
+        shard.count_commit(&mut state, self.usage.blocks());
         state.inform_placed(slot, hash, depth, old.is_some());
         shard.publish(&mut state);
         // The old block is freed under the lock of the shard; see `evicted`.

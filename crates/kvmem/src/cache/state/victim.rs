@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::cache_state::CacheState;
 use super::sink::HandOverGuard;
 use crate::cache::index::{CacheEntry, Charged, Pinned, Shard, ShardState, StripeState};
-use crate::cache::policy::{Across, Candidates, NONE, ORDERS, Rank};
+use crate::cache::policy::{Across, Candidates, NONE, ORDERS, Rank, slack};
 use crate::sync::StripedWriteGuard;
 
 /// The progress of an insertion in its search for a block to evict.
@@ -16,6 +16,18 @@ pub(in crate::cache) struct VictimSearch {
     pub(super) next: usize,
     /// Whether the search has already tried the value under the insertion's own key.
     pub(super) begun: bool,
+    /// The length of the block that the insertion takes over from a victim; 0: of none.
+    pub(super) wanted: u64,
+    /// The number of commits before the last round over all shards.
+    pub(super) commits: u64,
+}
+
+/// The block of a victim after the eviction.
+pub(in crate::cache) enum Evicted<'a, K> {
+    /// It is free, pinned by others, or in the hands of the sink.
+    Freed,
+    /// It has the wanted length, and is still charged.
+    Recycled(Charged<'a, K>),
 }
 
 /// A shard, and the ranks that it had published.
@@ -37,55 +49,60 @@ const COMPARED: usize = 8;
 const ATTEMPTS: usize = 8;
 
 impl<K: Hash + Eq> CacheState<K> {
-    /// Evicts one block. It tries the block under the insertion's own key, then the best victim of
-    /// several shards, then a block of each shard in turn. Returns false if a whole round over the
-    /// shards found no block that can be evicted.
+    /// Evicts one block. It tries the block under the insertion's own key; then the next victim of
+    /// the key's shard, if other shards have none that is clearly older or worth less; then the
+    /// best victim of several shards; then a block of each shard in turn. Returns `None` if a whole
+    /// round over the shards found no block that can be evicted.
     pub(in crate::cache) fn evict(
         &self,
         search: &mut VictimSearch,
         own: Option<(u64, &K)>,
-    ) -> bool {
+    ) -> Option<Evicted<'_, K>> {
+        let wanted = search.wanted;
         if let Some((hash, key)) = own.filter(|_| !search.begun) {
             search.begun = true;
             let shard = self.shard(hash);
-            let Some(mut state) = self.state(shard) else { return false };
+            let mut state = self.state(shard)?;
             if let Some((slot, charged)) = state.remove_unpinned(hash, key, &self.usage) {
                 shard.counts.evictions.more();
                 state.inform_removed(slot);
-                self.evicted(shard, state, charged);
-                return true;
+                return Some(self.evicted(shard, state, charged, wanted));
             }
-            // In a cache of one shard the victim is here, too, under the same lock.
-            if self.shards.len() == 1 {
-                return self.evict_from(shard, state, None);
+            // Most victims are here, under the same lock.
+            if let Some(other) = self.other_if_near(&mut state)
+                && let Some(evicted) = self.evict_from(shard, state, other, wanted)
+            {
+                return Some(evicted);
             }
         }
         for attempt in 1..=ATTEMPTS {
             let Some(choice) = self.choose(search) else { break };
             let shard = &self.shards[choice.shard];
-            let Some(state) = self.state(shard) else { return false };
+            let state = self.state(shard)?;
             // A use meanwhile, or one that the policy learned of only now, may have made a block of
             // another shard the victim.
             if attempt < ATTEMPTS && shard.oldest.ranks() != choice.ranks {
                 continue;
             }
-            if self.evict_from(shard, state, choice.other) {
-                return true;
+            match self.evict_from(shard, state, choice.other, wanted) {
+                None => break,
+                evicted => return evicted,
             }
-            break;
+        }
+        if own.is_some() {
+            search.commits = self.commits();
         }
         for _ in 0..self.shards.len() {
             let shard = &self.shards[search.next & (self.shards.len() - 1)];
             search.next = search.next.wrapping_add(1);
-            let Some(state) = self.state(shard) else { return false };
-            if self.evict_from(shard, state, None) {
-                return true;
+            if let evicted @ Some(_) = self.evict_from(shard, self.state(shard)?, None, wanted) {
+                return evicted;
             }
         }
-        false
+        None
     }
 
-    /// Evicts the next victim of a shard whose state is locked. Returns false if it has none that
+    /// Evicts the next victim of a shard whose state is locked. Returns `None` if it has none that
     /// can be evicted. `other` is the worth of LRU's candidate among all shards.
     #[inline]
     fn evict_from(
@@ -93,11 +110,42 @@ impl<K: Hash + Eq> CacheState<K> {
         shard: &Shard<K>,
         mut state: StripedWriteGuard<'_, ShardState<K>, StripeState>,
         other: Option<f32>,
-    ) -> bool {
-        let Some(charged) = state.evict(other, &self.usage) else { return false };
+        wanted: u64,
+    ) -> Option<Evicted<'_, K>> {
+        let charged = state.evict(other, &self.usage)?;
         shard.counts.evictions.more();
-        self.evicted(shard, state, charged);
-        true
+        Some(self.evicted(shard, state, charged, wanted))
+    }
+
+    /// Returns what [`ShardState::evict`] needs, if the shard may evict its own next victim without
+    /// a comparison with other shards: see [`Frontier`](crate::cache::policy::Frontier).
+    #[inline]
+    fn other_if_near(&self, state: &mut ShardState<K>) -> Option<Option<f32>> {
+        let slack = slack(self.usage.blocks());
+        match &self.across {
+            _ if self.shards.len() == 1 => Some(None),
+            // One shard is as good as another, and the shards of several keys take turns.
+            Across::RoundRobin => Some(None),
+            Across::Age => {
+                let (ranks, _) = state.next_victims();
+                self.frontier.has_reached(ranks[0], slack).then_some(None)
+            }
+            Across::Worth(reuse) => {
+                let (ranks, must_compare) = state.next_victims();
+                if must_compare || slack == 0 {
+                    return None;
+                }
+                let (oldest_worth, worth) = self.frontier.worths();
+                let own = Candidates::of(reuse, self.usage.clock.now(), ranks)?;
+                let choice = own.trusted_choice(reuse, Some(oldest_worth));
+                let is_near = if choice == own.oldest {
+                    self.frontier.has_reached(choice.rank(), slack)
+                } else {
+                    choice.worth <= worth
+                };
+                is_near.then_some(Some(oldest_worth))
+            }
+        }
     }
 
     /// Chooses the shard that evicts the next block, of the [`COMPARED`] next ones. Returns `None`
@@ -117,10 +165,11 @@ impl<K: Hash + Eq> CacheState<K> {
                 let aged = all.map(|shard| (shard, self.shards[shard].oldest.ranks()));
                 let (shard, ranks) =
                     aged.filter(|(_, ranks)| ranks[0] != NONE).min_by_key(|(_, ranks)| ranks[0])?;
+                self.frontier.move_to(ranks[0], slack(self.usage.blocks()));
                 Some(VictimShard { shard, ranks, other: None })
             }
             Across::Worth(reuse) => {
-                let now = self.usage.commits.now();
+                let now = self.usage.clock.now();
                 let mut best: Option<(Candidates, [Seen; 2])> = None;
                 for shard in all {
                     let ranks = self.shards[shard].oldest.ranks();
@@ -142,6 +191,8 @@ impl<K: Hash + Eq> CacheState<K> {
                 let (candidates, [oldest, least]) = best?;
                 let choice = candidates.trusted_choice(reuse, None);
                 let (shard, ranks) = if choice == candidates.oldest { oldest } else { least };
+                self.frontier.move_to(candidates.oldest.rank(), slack(self.usage.blocks()));
+                self.frontier.set_worths(candidates.oldest.worth, choice.worth);
                 Some(VictimShard { shard, ranks, other: Some(candidates.oldest.worth) })
             }
         }
@@ -159,26 +210,36 @@ impl<K: Hash + Eq> CacheState<K> {
         if let Some((slot, charged)) = state.remove_entry(hash, held, &self.usage) {
             shard.counts.evictions.more();
             state.inform_removed(slot);
-            self.evicted(shard, state, charged);
+            self.evicted(shard, state, charged, 0);
         }
     }
 
-    /// Frees an evicted block, or passes it to the eviction sink. Without a sink the block is freed
-    /// under the lock of its shard: a thread that takes the lock afterwards finds the bytes free,
-    /// unless they are pinned. A sink is called without the lock, and the key is not leased until
-    /// the sink has returned.
-    fn evicted(
-        &self,
+    /// Frees an evicted block, passes it to the eviction sink, or returns it for an insertion that
+    /// wants a block of its length. Without a sink the block is freed under the lock of its shard:
+    /// a thread that takes the lock afterwards finds the bytes free, unless they are pinned or
+    /// another insertion has taken them over. A sink is called without the lock, and the key is not
+    /// leased until the sink has returned.
+    #[inline]
+    fn evicted<'a>(
+        &'a self,
         shard: &Shard<K>,
         mut state: StripedWriteGuard<'_, ShardState<K>, StripeState>,
-        charged: Charged<'_, K>,
-    ) {
+        charged: Charged<'a, K>,
+        wanted: u64,
+    ) -> Evicted<'a, K> {
         shard.publish(&mut state);
-        let Some(sink) = &self.sink else { return drop(charged) };
+        let Some(sink) = &self.sink else {
+            if charged.held().charge() == wanted {
+                return Evicted::Recycled(charged);
+            }
+            drop(charged);
+            return Evicted::Freed;
+        };
         let number = state.hand_over(charged.held());
         let held = charged.uncharged();
         drop(state);
         let mut in_flight = HandOverGuard::new(self.process, shard, number);
         in_flight.taken = sink(Pinned(held));
+        Evicted::Freed
     }
 }

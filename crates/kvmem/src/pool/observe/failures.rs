@@ -22,8 +22,8 @@ const REASONS: usize = 8;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Failures {
-    /// No free range was long enough. A [cache](crate::cache::KvCache) that has to evict fails to
-    /// allocate once for each value.
+    /// No free range was long enough. A [cache](crate::cache::KvCache) that has filled its pool
+    /// fails to allocate once for each value.
     pub out_of_space: u64,
     /// No ready range was long enough, and other parts were being provisioned.
     pub not_ready: u64,

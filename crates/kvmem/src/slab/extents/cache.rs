@@ -210,6 +210,11 @@ impl ExtentCache {
         self.instance.hooks.set(Some(hooks));
     }
 
+    /// Returns whether the space has hooks.
+    pub(crate) fn has_hooks(&self) -> bool {
+        self.instance.hooks.get().is_some()
+    }
+
     /// Keeps `keepalive` alive until the space and all its extents are gone. It is dropped by the
     /// thread that drops the last of them.
     pub(crate) fn keep(&self, keepalive: Box<dyn Any + Send + Sync>) {

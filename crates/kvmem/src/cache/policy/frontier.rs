@@ -1,0 +1,97 @@
+//! *Frontier*: how far the eviction of the whole cache has come.
+//!
+//! A thread that inserts has the lock of its key's shard, and with a good hash function each shard
+//! gets its share of the insertions. The shard's own next victim is therefore nearly always about
+//! as old as that of the other shards. The frontier says whether it is: the thread that compared
+//! several shards last left the age and the worth of the victim that it chose. A shard whose own
+//! victim is within [`SLACK`] of it evicts by itself, under the lock that the thread has, and reads
+//! no line of another shard. Otherwise the thread compares shards, and moves the frontier.
+//!
+//! The frontier need not be exact: the age moves only when a thread compares, and a frontier that
+//! is behind makes threads compare. All figures are relaxed, and guard no memory.
+
+use super::clock::{NONE, Rank, Time, time_of};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// A shard evicts by itself what is younger than the frontier by at most one part in this of the
+/// blocks held. Caches with fewer blocks always compare.
+const SLACK: u64 = 256;
+
+/// Returns the number of commits by which a victim may be younger than the frontier, in a cache of
+/// `held` blocks.
+#[inline]
+pub(in crate::cache) fn slack(held: u64) -> Time {
+    held / SLACK
+}
+
+/// The figures of the last compared victim. On cache lines of their own: every eviction reads them.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(in crate::cache) struct Frontier {
+    /// The last use of LRU's candidate.
+    time: AtomicU64,
+    /// The worth of LRU's candidate, as the bits of an `f32`.
+    oldest_worth: AtomicU32,
+    /// The worth of the victim, as the bits of an `f32`.
+    worth: AtomicU32,
+}
+
+impl Frontier {
+    /// Returns whether a block may be evicted without a comparison, by its age.
+    #[inline]
+    pub(in crate::cache) fn has_reached(&self, rank: Rank, slack: Time) -> bool {
+        let time = self.time.load(Ordering::Relaxed);
+        rank != NONE && slack > 0 && time_of(rank) <= time.saturating_add(slack)
+    }
+
+    /// Returns the worth of LRU's candidate among all shards, and that of the last victim.
+    #[inline]
+    pub(in crate::cache) fn worths(&self) -> (f32, f32) {
+        let worth = |of: &AtomicU32| f32::from_bits(of.load(Ordering::Relaxed));
+        (worth(&self.oldest_worth), worth(&self.worth))
+    }
+
+    /// Moves the frontier to the age of LRU's candidate. Small steps are not written, to leave the
+    /// cache line with all processors.
+    #[inline]
+    pub(in crate::cache) fn move_to(&self, oldest: Rank, slack: Time) {
+        let (time, before) = (time_of(oldest), self.time.load(Ordering::Relaxed));
+        if time.abs_diff(before) > slack / 4 {
+            self.time.store(time, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets the worths of LRU's candidate and of the victim.
+    #[inline]
+    pub(in crate::cache) fn set_worths(&self, oldest: f32, victim: f32) {
+        for (shown, worth) in [(&self.oldest_worth, oldest), (&self.worth, victim)] {
+            if shown.load(Ordering::Relaxed) != worth.to_bits() {
+                shown.store(worth.to_bits(), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::clock::EvictedCount;
+    use super::*;
+
+    #[test]
+    fn a_block_is_reached_up_to_the_slack_and_small_caches_always_compare() {
+        let rank = |time| EvictedCount::default().rank(time);
+        let frontier = Frontier::default();
+        let slack = slack(100 * SLACK);
+        assert_eq!(slack, 100);
+        frontier.move_to(rank(1000), slack);
+        assert!(frontier.has_reached(rank(1100), slack) && frontier.has_reached(rank(3), slack));
+        assert!(!frontier.has_reached(rank(1101), slack) && !frontier.has_reached(NONE, slack));
+        frontier.move_to(rank(1025), slack);
+        assert!(!frontier.has_reached(rank(1101), slack), "a small step is not written");
+        frontier.move_to(rank(1026), slack);
+        assert!(frontier.has_reached(rank(1126), slack));
+        frontier.move_to(rank(10), slack);
+        assert!(!frontier.has_reached(rank(111), slack), "it moves back, too");
+        assert!(!frontier.has_reached(rank(0), super::slack(SLACK - 1)));
+    }
+}
