@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
-use super::index::Room;
+use super::index::ValueSpace;
 use super::{KvCache, KvCacheError, Reservation};
 use crate::tier::TierHints;
 
@@ -89,7 +89,7 @@ impl<K: Hash + Eq> KvCache<K> {
 
     /// Returns the hash of a key, and charged space for a value under it. The space does not keep
     /// the cache alive: threads share the count of references to the cache.
-    fn room(&self, key: K, len: usize) -> Result<(u64, Room<'_, K>), KvCacheError> {
+    fn room(&self, key: K, len: usize) -> Result<(u64, ValueSpace<'_, K>), KvCacheError> {
         let process = self.inner.process;
         if process.is_forked() {
             return Err(KvCacheError::Forked);

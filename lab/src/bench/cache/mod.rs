@@ -38,6 +38,9 @@ pub const KEYS: u64 = if SMALLEST { 10_000 } else { 100_000 };
 /// Bytes of each value.
 pub const VALUE_BYTES: usize = 256;
 
+/// Threads of the scenario that is judged on a machine with as many processors.
+const MANY: u32 = 16;
+
 /// Bytes of a block in pairs.
 pub const BLOCK_BYTES: usize = 4096;
 
@@ -51,7 +54,9 @@ pub fn run(run: &mut Run) -> Result<()> {
         run.about(table, "nanoseconds of a call, and million calls a second of all threads");
         let able: Vec<CacheContenderId> =
             CacheContenderId::ALL.into_iter().filter(|id| id.takes_part(scenario)).collect();
-        for threads in [1, 2, 4] {
+        let scales =
+            scenario == CacheScenario::InsertEvict && Machine::here().cores >= MANY as usize;
+        for threads in [1, 2, 4].into_iter().chain(scales.then_some(MANY)) {
             let line = format!("{threads} thread(s)");
             run.turns((table, &line), &able, Turns::of(reps), |contender, _| {
                 let rate = measure(&CacheTask { scenario, contender, threads, time })?;
@@ -83,10 +88,37 @@ fn goals(run: &mut Run) {
     let tiered = hit(run, CacheContenderId::KvmemTier, "ns", 1).zip(one);
     let more = tiered.map(|(tiered, alone)| tiered - alone);
     run.at_most("get-hit: ns above a disk tier more than without", 2.0, figure(more));
+    insertions(run, |run, id, figure, threads| of(run, "insert-evict", id, figure, threads));
     let pair = |run: &Run, id| of(run, "block-pair", id, "ns", 1);
     let pairs = pair(run, CacheContenderId::Pool).zip(pair(run, CacheContenderId::Extents));
     let more = pairs.map(|(pool, extents)| pool - extents);
     run.at_most("block-pair: ns of a pool more than of its extents", 10.0, figure(more));
+}
+
+/// Adds the goals of insertions that evict. More threads than processors are not judged.
+fn insertions(run: &mut Run, of: impl Fn(&Run, CacheContenderId, &str, u32) -> Option<f64>) {
+    use CacheContenderId::{Kvmem, KvmemScan, QuickCache};
+
+    let cores = Machine::here().cores;
+    let judged = |threads: &u32| *threads as usize <= cores;
+    let over = |above: Option<f64>, below: Option<f64>, threads: u32| {
+        above.zip(below).map(|(above, below)| (above / below, format!("{threads} thread(s)")))
+    };
+    let (mut beside, mut scan) = (Vec::new(), Vec::new());
+    for threads in [1, 2, 4, MANY].into_iter().filter(judged) {
+        let ours = of(run, Kvmem, "M/s", threads);
+        beside.extend(over(ours, of(run, QuickCache, "M/s", threads), threads));
+        scan.extend(over(ours, of(run, KvmemScan, "M/s", threads), threads));
+    }
+    run.at_least("insert-evict: rate over that of quick_cache", 0.6, beside);
+    run.at_most("insert-evict: time of the scan-resistant policy over LRU's", 1.2, scan);
+    for (threads, least) in [(4, 3.0), (MANY, 8.0)] {
+        if judged(&threads) {
+            let (more, one) = (of(run, Kvmem, "M/s", threads), of(run, Kvmem, "M/s", 1));
+            let name = format!("insert-evict: rate of {threads} threads over that of one");
+            run.at_least(&name, least, over(more, one, threads).into_iter().collect());
+        }
+    }
 }
 
 names! {

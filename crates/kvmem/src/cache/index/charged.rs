@@ -63,21 +63,21 @@ impl<'a, K> Charged<'a, K> {
 
 /// Space for a value: charged, in no index, and referred to by nothing else.
 #[must_use = "dropping it returns the space"]
-pub(in crate::cache) struct Room<'a, K> {
+pub(in crate::cache) struct ValueSpace<'a, K> {
     space: Charged<'a, K>,
     /// The key of the value if the block is that of a victim, which still has its own key.
     key: Option<K>,
 }
 
-impl<'a, K> Room<'a, K> {
+impl<'a, K> ValueSpace<'a, K> {
     /// Returns a new block as space.
     pub(in crate::cache) fn new(space: Charged<'a, K>) -> Self {
-        Room { space, key: None }
+        ValueSpace { space, key: None }
     }
 
     /// Returns the block of a victim as space for a value under `key`.
     pub(in crate::cache) fn recycled(space: Charged<'a, K>, key: K) -> Self {
-        Room { space, key: Some(key) }
+        ValueSpace { space, key: Some(key) }
     }
 
     /// Runs `write` on the entry under its key, and returns the block to be inserted.
@@ -86,7 +86,7 @@ impl<'a, K> Room<'a, K> {
         self,
         write: impl FnOnce(&mut CacheEntry<K>),
     ) -> Charged<'a, K> {
-        let Room { mut space, key } = self;
+        let ValueSpace { mut space, key } = self;
         let entry = space.entry_mut();
         if let Some(key) = key {
             entry.renew(key);

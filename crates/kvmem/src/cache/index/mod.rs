@@ -12,7 +12,7 @@ mod usage;
 
 pub use entry::Pinned;
 
-pub(super) use charged::{Charged, Room};
+pub(super) use charged::{Charged, ValueSpace};
 pub(super) use entry::CacheEntry;
 pub(super) use leases::UntrustedKeys;
 pub(super) use shard::{Shard, StripeState};

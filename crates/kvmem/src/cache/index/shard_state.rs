@@ -17,7 +17,7 @@ use super::charged::Charged;
 use super::entry::{CacheEntry, is_pinned};
 use super::leases::Leases;
 use super::usage::Usage;
-use crate::cache::policy::{ActivePolicy, ORDERS, Rank};
+use crate::cache::policy::{ActivePolicy, First, ORDERS, Rank};
 use crate::cache::{EvictionPolicy, Slot};
 use crate::offset::CheckError;
 use crate::sync::{Mutex, prefetch, thread_number};
@@ -83,20 +83,21 @@ impl<K> ShardState<K> {
     /// the last. Other threads would fetch them from this processor's cache.
     #[inline]
     fn prefetch_victims(&mut self) {
-        let Some(lru) = self.policy.get_mut().as_lru() else { return };
+        let policy = self.policy.get_mut();
+        let Some(mut upcoming) = policy.upcoming() else { return };
         let this = thread_number();
         if mem::replace(&mut self.evictor, this) == this
-            && let Some(slot) = lru.upcoming().nth(1)
+            && let Some(slot) = upcoming.nth(1)
             && let Some(&hash) = self.hashes.get(slot as usize)
             && let Some(held) = self.index.find(hash, |held| held.slot() == slot)
         {
             held.prefetch_bytes();
         }
-        self.evictions = self.evictions.wrapping_add(1);
         if self.evictions % EVICTED_TOGETHER == 1 {
             let mut later = [None; EVICTED_TOGETHER as usize];
-            for (later, slot) in later.iter_mut().zip(lru.upcoming().skip(2)) {
-                lru.prefetch(slot);
+            let slots = policy.upcoming().into_iter().flatten().skip(2);
+            for (later, slot) in later.iter_mut().zip(slots) {
+                policy.prefetch(slot);
                 *later = self.hashes.get(slot as usize).copied();
             }
             later.into_iter().flatten().for_each(|hash| self.prefetch(hash));
@@ -315,6 +316,7 @@ impl<K: Eq> ShardState<K> {
         usage: &'a Usage,
     ) -> Option<Charged<'a, K>> {
         self.changed();
+        self.evictions = self.evictions.wrapping_add(1);
         self.prefetch_victims();
         self.policy.get_mut().set_other(other);
         let ShardState { index, hashes, policy, .. } = self;
@@ -366,6 +368,12 @@ impl<K: Eq> ShardState<K> {
     pub(in crate::cache) fn next_victims(&mut self) -> ([Rank; ORDERS], bool) {
         let must_compare = self.evictions % COMPARED_EVERY == 0;
         (self.policy.get_mut().oldest(), must_compare)
+    }
+
+    /// Sets the next victim, which the caller has chosen of [those](Self::next_victims) here.
+    #[inline]
+    pub(in crate::cache) fn set_choice(&mut self, choice: First) {
+        self.policy.get_mut().set_choice(choice);
     }
 
     pub(in crate::cache) fn len(&self) -> usize {

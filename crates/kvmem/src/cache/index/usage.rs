@@ -14,8 +14,8 @@ pub(in crate::cache) struct CacheLimits {
     pub(in crate::cache) blocks: u64,
 }
 
-/// The charged blocks and bytes. On cache lines of its own: insertions into a cache that is not full
-/// write here. One that takes over the block of its victim takes over the charge, too.
+/// The charged blocks and bytes. On cache lines of its own: insertions into a cache that is not
+/// full write here. One that takes over the block of its victim takes over the charge, too.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(in crate::cache) struct Usage {

@@ -9,6 +9,13 @@ use super::reuse::Reuse;
 
 /// A block is evicted before an older one only if its worth is below this fraction of the other's.
 pub(super) const CLEARLY: f32 = 0.8;
+
+/// Returns whether a worth is less than another by more than two estimates may differ.
+#[inline]
+pub(in crate::cache) fn is_clearly_less(worth: f32, other: f32) -> bool {
+    worth < CLEARLY * other
+}
+
 /// The first block of a ring.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::cache) struct First {
@@ -68,7 +75,7 @@ impl Candidates {
 
     /// Returns the victim. `other` is the worth of LRU's candidate if that is in another shard.
     pub(in crate::cache) fn choice(&self, other: Option<f32>) -> First {
-        if self.least.worth < CLEARLY * other.unwrap_or(self.oldest.worth) {
+        if is_clearly_less(self.least.worth, other.unwrap_or(self.oldest.worth)) {
             self.least
         } else {
             self.oldest

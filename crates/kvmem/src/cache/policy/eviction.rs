@@ -3,10 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::candidates::First;
 use super::clock::{NONE, ORDERS, Oldest, Rank, Time};
 use super::eviction_policy::{EvictionPolicy, Slot};
 use super::lru::Lru;
 use super::reuse::Reuse;
+use super::rings::RingIter;
 use super::scan_resistant::ScanResistant;
 
 /// The eviction policies.
@@ -143,6 +145,14 @@ impl ActivePolicy {
         ranks
     }
 
+    /// Sets the next victim, which the caller has chosen of this policy's candidates.
+    #[inline]
+    pub(in crate::cache) fn set_choice(&mut self, choice: First) {
+        if let ActivePolicy::Scan(scan) = self {
+            scan.chosen = Some(choice.ring);
+        }
+    }
+
     /// Publishes the rank of the first block of each order.
     #[inline]
     pub(in crate::cache) fn publish(&self, shown: &Oldest) {
@@ -153,12 +163,23 @@ impl ActivePolicy {
         }
     }
 
-    /// Returns the policy if it is LRU, whose next victims are known.
+    /// Returns the slots that are probably the next victims, in order, if the policy knows.
     #[inline]
-    pub(in crate::cache) fn as_lru(&self) -> Option<&Lru> {
+    pub(in crate::cache) fn upcoming(&self) -> Option<RingIter<'_>> {
         match self {
-            ActivePolicy::Lru(lru) => Some(lru),
-            ActivePolicy::Scan(_) | ActivePolicy::Own(_) => None,
+            ActivePolicy::Lru(lru) => Some(lru.upcoming()),
+            ActivePolicy::Scan(scan) => Some(scan.upcoming()),
+            ActivePolicy::Own(_) => None,
+        }
+    }
+
+    /// Starts to fetch what the eviction of a block reads here.
+    #[inline]
+    pub(in crate::cache) fn prefetch(&self, slot: Slot) {
+        match self {
+            ActivePolicy::Lru(lru) => lru.prefetch(slot),
+            ActivePolicy::Scan(scan) => scan.prefetch(slot),
+            ActivePolicy::Own(_) => {}
         }
     }
 

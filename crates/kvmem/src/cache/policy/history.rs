@@ -31,7 +31,9 @@ use super::candidates::Candidates;
 use super::clock::{EvictedCount, NONE, Rank, Time};
 use super::eviction_policy::Slot;
 use super::reuse::{Event, KINDS, Reuse, kind};
-use super::shadow_lru::{EntryId, ShadowLru};
+use crate::sync::prefetch;
+
+use super::shadow_lru::{EntryId, ShadowLru, Uncounted};
 
 /// See the head of the file.
 const SOON: u64 = 32;
@@ -88,6 +90,7 @@ pub struct History {
     /// Items at the front of the queue that are abandoned.
     given_up: usize,
     shadow: ShadowLru,
+    uncounted: Uncounted,
     events: Vec<Event>,
     /// Evictions with the same time, by kind.
     evicted: [EvictedCount; KINDS],
@@ -117,6 +120,7 @@ impl History {
             queue: VecDeque::new(),
             given_up: 0,
             shadow: ShadowLru::default(),
+            uncounted: Uncounted::default(),
             events: Vec::with_capacity(COLLECTED),
             evicted: [EvictedCount::default(); KINDS],
             reuse,
@@ -163,7 +167,7 @@ impl History {
         }
         self.ids[slot as usize] = id;
         self.len += 1;
-        self.reuse.comparison.add_held();
+        self.reuse.comparison.change_held(&mut self.uncounted, 1);
         if self.touch_shadow(slot) {
             self.reuse.comparison.note(-1);
         }
@@ -189,6 +193,14 @@ impl History {
         self.leave();
         self.evicted[kind(uses)].more(used);
         self.remember(slot);
+    }
+
+    /// Starts to fetch what the eviction of a block reads.
+    #[inline]
+    pub(super) fn prefetch(&self, slot: Slot) {
+        if let Some(&id) = self.ids.get(slot as usize) {
+            prefetch(&self.entries[id as usize]);
+        }
     }
 
     /// Removes the block at `slot`, which left the cache otherwise, and forgets it.
@@ -257,15 +269,16 @@ impl History {
     /// Records a use in the shadow LRU. Returns whether the shadow LRU held the block.
     pub(super) fn touch_shadow(&mut self, slot: Slot) -> bool {
         let comparison = &self.reuse.comparison;
-        let held = self.shadow.touch(self.ids[slot as usize], self.now, comparison);
-        self.shadow.evict(comparison);
+        let own = &mut self.uncounted;
+        let held = self.shadow.touch(self.ids[slot as usize], self.now, comparison, own);
+        self.shadow.evict(comparison, own);
         held
     }
 
     /// Counts a block that leaves.
     fn leave(&mut self) {
         self.len -= 1;
-        self.reuse.comparison.remove_held();
+        self.reuse.comparison.change_held(&mut self.uncounted, -1);
     }
 
     /// Makes a ghost of the block at a slot, and drops ghosts that are too old.
@@ -328,7 +341,7 @@ impl History {
     /// Frees an entry of a block that is neither held nor a ghost.
     fn release(&mut self, id: EntryId) {
         self.entries[id as usize].evicted = false;
-        self.shadow.remove(id, &self.reuse.comparison);
+        self.shadow.remove(id, &self.reuse.comparison, &mut self.uncounted);
         self.free.push(id);
     }
 }

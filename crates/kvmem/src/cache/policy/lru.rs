@@ -5,7 +5,7 @@
 
 use super::clock::{EvictedCount, Rank, Time, inserted_at, order};
 use super::eviction_policy::{EvictionPolicy, Slot};
-use super::rings::Rings;
+use super::rings::{RingIter, Rings};
 use crate::sync::prefetch;
 
 /// Evicts the least recently used block. 20 bytes for each slot.
@@ -33,13 +33,13 @@ impl Lru {
 impl Lru {
     /// Returns the next victims in order, if none is used or pinned before.
     #[inline]
-    pub(in crate::cache) fn upcoming(&self) -> impl Iterator<Item = Slot> {
+    pub(super) fn upcoming(&self) -> RingIter<'_> {
         self.ring.iter(0)
     }
 
     /// Starts to fetch what the eviction of a block reads here.
     #[inline]
-    pub(in crate::cache) fn prefetch(&self, slot: Slot) {
+    pub(super) fn prefetch(&self, slot: Slot) {
         prefetch(&self.used[slot as usize]);
     }
 

@@ -18,7 +18,7 @@ pub use eviction::Eviction;
 pub use eviction_policy::{EvictionPolicy, Slot};
 pub use history::History;
 
-pub(super) use candidates::Candidates;
+pub(super) use candidates::{Candidates, First, is_clearly_less};
 pub(super) use clock::{AgeClock, NONE, ORDERS, Oldest, Rank, step};
 pub(super) use eviction::{Across, ActivePolicy};
 pub(super) use frontier::{Frontier, slack};

@@ -105,20 +105,34 @@ impl<const R: usize> Rings<R> {
 
     /// Iterates over the slots of an order, from the first on.
     #[inline]
-    pub(super) fn iter(&self, ring: usize) -> impl Iterator<Item = Slot> {
-        let mut at = self.links[ring].next;
-        std::iter::from_fn(move || {
-            // The head follows the last slot.
-            let slot = at.checked_sub(R as LinkIndex)?;
-            at = self.links[at as usize].next;
-            Some(slot)
-        })
+    pub(super) fn iter(&self, ring: usize) -> RingIter<'_> {
+        RingIter { links: &self.links, at: self.links[ring].next, heads: R as LinkIndex }
     }
 
     /// Returns the first slot of an order.
     #[inline]
     pub(super) fn first(&self, ring: usize) -> Option<Slot> {
         self.links[ring].next.checked_sub(R as LinkIndex)
+    }
+}
+
+/// Iterates over the slots of an order.
+#[derive(Debug)]
+pub(in crate::cache) struct RingIter<'a> {
+    links: &'a [Link],
+    at: LinkIndex,
+    heads: LinkIndex,
+}
+
+impl Iterator for RingIter<'_> {
+    type Item = Slot;
+
+    #[inline]
+    fn next(&mut self) -> Option<Slot> {
+        // The head follows the last slot.
+        let slot = self.at.checked_sub(self.heads)?;
+        self.at = self.links[self.at as usize].next;
+        Some(slot)
     }
 }
 

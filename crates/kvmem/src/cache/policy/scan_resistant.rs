@@ -13,7 +13,7 @@ use super::clock::{ORDERS, Rank, Time, inserted_at, order};
 use super::eviction_policy::{EvictionPolicy, Slot};
 use super::history::History;
 use super::reuse::{KINDS, Reuse};
-use super::rings::Rings;
+use super::rings::{RingIter, Rings};
 
 /// The policy of one shard.
 #[derive(Debug)]
@@ -22,13 +22,17 @@ pub(in crate::cache) struct ScanResistant {
     history: History,
     /// The worth of LRU's candidate among several shards; `None`: this shard's candidate counts.
     pub(super) other: Option<f32>,
+    /// The ring of the next victim, if the caller has chosen it already.
+    pub(super) chosen: Option<usize>,
+    /// The ring of the last victim, and probably of the next.
+    last: usize,
 }
 
 impl ScanResistant {
     /// Makes the policy of one shard. Shards with one `reuse` share the model.
     pub(super) fn new(reuse: Arc<Reuse>) -> Self {
         let history = History::sharing(reuse);
-        ScanResistant { rings: Rings::default(), history, other: None }
+        ScanResistant { rings: Rings::default(), history, other: None, chosen: None, last: 0 }
     }
 
     /// Sets the time of the next calls.
@@ -47,9 +51,16 @@ impl ScanResistant {
         self.history.ranks(self.firsts())
     }
 
-    /// Returns the next victim, pinned or not.
-    fn choose(&self) -> Option<Slot> {
-        self.rings.first(self.history.choose(self.firsts(), self.other)?)
+    /// Returns the next victims in order, if they are of the kind of the last one.
+    #[inline]
+    pub(super) fn upcoming(&self) -> RingIter<'_> {
+        self.rings.iter(self.last)
+    }
+
+    /// Starts to fetch what the eviction of a block reads here.
+    #[inline]
+    pub(super) fn prefetch(&self, slot: Slot) {
+        self.history.prefetch(slot);
     }
 
     /// Inserts a block into the ring of its kind, as last used at `time`.
@@ -73,9 +84,12 @@ impl ScanResistant {
         // Pinned blocks stay out of the rings until the search ends, so it meets each only once.
         let mut pinned = Vec::new();
         let found = loop {
-            let Some(slot) = self.choose() else { break None };
+            let ring =
+                self.chosen.take().or_else(|| self.history.choose(self.firsts(), self.other));
+            let Some(slot) = ring.and_then(|ring| self.rings.first(ring)) else { break None };
             self.rings.take(slot);
             if may_go(slot) {
+                self.last = ring.unwrap_or(0);
                 self.history.evict(slot);
                 break Some(slot);
             }

@@ -15,7 +15,9 @@
 //! The lead never exceeds the number of blocks held. A policy that has been good for long is
 //! therefore paused as soon as it costs as many hits as the cache has blocks.
 
-use super::clock::Time;
+use std::mem;
+
+use super::clock::{Time, step};
 use super::rings::Rings;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -68,16 +70,11 @@ impl Comparison {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Counts a block that has come to a shard.
+    /// Counts a block that has come to a shard (`1`), or left it (`-1`).
     #[inline]
-    pub(super) fn add_held(&self) {
-        self.held.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts a block that has left a shard.
-    #[inline]
-    pub(super) fn remove_held(&self) {
-        self.held.fetch_sub(1, Ordering::Relaxed);
+    pub(super) fn change_held(&self, own: &mut Uncounted, more: i64) {
+        own.held += more;
+        own.flush_if_large(self);
     }
 
     fn lead(&self) -> i64 {
@@ -118,6 +115,28 @@ impl Comparison {
     }
 }
 
+/// Changes of the shared counts that a shard has not made yet. An insertion that evicts changes
+/// each count up and down, and so nearly never writes the line that all shards share.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Uncounted {
+    held: i64,
+    in_lru: i64,
+}
+
+impl Uncounted {
+    /// Makes the changes if they are many for a cache of this size. With few blocks each counts.
+    #[inline]
+    fn flush_if_large(&mut self, shared: &Comparison) {
+        let step = step(shared.held()) as i64;
+        for (own, count) in [(&mut self.held, &shared.held), (&mut self.in_lru, &shared.in_lru)] {
+            if own.abs() >= step {
+                // Two's complement: adds a negative number, too.
+                count.fetch_add(mem::take(own) as u64, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
 /// The blocks of one shard that LRU would hold. 16 bytes per entry.
 #[derive(Debug, Default)]
 pub(super) struct ShadowLru {
@@ -128,7 +147,13 @@ pub(super) struct ShadowLru {
 
 impl ShadowLru {
     /// LRU uses a block, which comes in if it is absent. Returns whether LRU held it.
-    pub(super) fn touch(&mut self, id: EntryId, now: Time, shared: &Comparison) -> bool {
+    pub(super) fn touch(
+        &mut self,
+        id: EntryId,
+        now: Time,
+        shared: &Comparison,
+        own: &mut Uncounted,
+    ) -> bool {
         if self.used.len() <= id as usize {
             self.used.resize(id as usize + 1, ABSENT);
         }
@@ -136,7 +161,8 @@ impl ShadowLru {
         if was_held {
             self.ring.take(id);
         } else {
-            shared.in_lru.fetch_add(1, Ordering::Relaxed);
+            own.in_lru += 1;
+            own.flush_if_large(shared);
         }
         self.used[id as usize] = now;
         self.ring.push(0, id);
@@ -144,25 +170,29 @@ impl ShadowLru {
     }
 
     /// Takes a block out, if LRU holds it.
-    pub(super) fn remove(&mut self, id: EntryId, shared: &Comparison) {
+    pub(super) fn remove(&mut self, id: EntryId, shared: &Comparison, own: &mut Uncounted) {
         if let Some(used) = self.used.get_mut(id as usize).filter(|used| **used != ABSENT) {
             *used = ABSENT;
             self.ring.take(id);
-            shared.in_lru.fetch_sub(1, Ordering::Relaxed);
+            own.in_lru -= 1;
+            own.flush_if_large(shared);
         }
     }
 
     /// Removes the blocks that LRU has no space for.
-    pub(super) fn evict(&mut self, shared: &Comparison) {
+    pub(super) fn evict(&mut self, shared: &Comparison, own: &mut Uncounted) {
         while let Some(id) = self.ring.first(0) {
-            let used = self.used[id as usize];
-            if used >= shared.horizon.load(Ordering::Relaxed) {
-                if shared.in_lru.load(Ordering::Relaxed) <= shared.held() {
+            let (used, horizon) = (self.used[id as usize], shared.horizon.load(Ordering::Relaxed));
+            if used >= horizon {
+                let in_lru = shared.in_lru.load(Ordering::Relaxed) as i64 + own.in_lru;
+                if in_lru <= shared.held() as i64 + own.held {
                     break;
                 }
-                shared.horizon.fetch_max(used, Ordering::Relaxed);
+                if used > horizon {
+                    shared.horizon.fetch_max(used, Ordering::Relaxed);
+                }
             }
-            self.remove(id, shared);
+            self.remove(id, shared, own);
         }
     }
 }
@@ -174,29 +204,35 @@ mod tests {
     #[test]
     fn it_holds_the_blocks_that_were_used_last() {
         let (shared, mut lru) = (Comparison::default(), ShadowLru::default());
-        (0..3).for_each(|_| shared.add_held());
+        let mut own = Uncounted::default();
+        (0..3).for_each(|_| shared.change_held(&mut own, 1));
         for (now, id) in [(1, 0), (2, 1), (3, 2), (4, 0), (5, 3)] {
-            lru.touch(id, now, &shared);
-            lru.evict(&shared);
+            lru.touch(id, now, &shared, &mut own);
+            lru.evict(&shared, &mut own);
         }
         // 1 was used before all others.
-        assert!(!lru.touch(1, 6, &shared));
-        lru.evict(&shared);
-        assert!(lru.touch(0, 7, &shared) && lru.touch(3, 7, &shared) && !lru.touch(2, 7, &shared));
+        assert!(!lru.touch(1, 6, &shared, &mut own));
+        lru.evict(&shared, &mut own);
+        assert!(
+            lru.touch(0, 7, &shared, &mut own)
+                && lru.touch(3, 7, &shared, &mut own)
+                && !lru.touch(2, 7, &shared, &mut own)
+        );
     }
 
     #[test]
     fn shards_evict_what_is_oldest_of_all() {
         let (shared, mut one, mut other) =
             (Comparison::default(), ShadowLru::default(), ShadowLru::default());
-        (0..4).for_each(|_| shared.add_held());
+        let mut own = Uncounted::default();
+        (0..4).for_each(|_| shared.change_held(&mut own, 1));
         for id in 0..4 {
-            one.touch(id, 1 + Time::from(id), &shared);
+            one.touch(id, 1 + Time::from(id), &shared, &mut own);
         }
         for id in 0..3 {
-            other.touch(id, 10 + Time::from(id), &shared);
-            one.evict(&shared);
-            other.evict(&shared);
+            other.touch(id, 10 + Time::from(id), &shared, &mut own);
+            one.evict(&shared, &mut own);
+            other.evict(&shared, &mut own);
         }
         let held = |lru: &mut ShadowLru, ids: u32| {
             (0..ids).filter(|&id| lru.used.get(id as usize).is_some_and(|&at| at != ABSENT)).count()
@@ -207,7 +243,8 @@ mod tests {
     #[test]
     fn a_policy_that_finds_less_is_paused_longer_each_time() {
         let shared = Comparison::default();
-        (0..100).for_each(|_| shared.add_held());
+        let mut own = Uncounted::default();
+        (0..100).for_each(|_| shared.change_held(&mut own, 1));
         let mut pauses = Vec::new();
         for _ in 0..9 {
             (0..3).for_each(|_| shared.note(-1));

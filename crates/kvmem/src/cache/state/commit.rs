@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::cache_state::CacheState;
 use crate::cache::index::{Charged, Pinned, Shard, ShardState, StripeState};
+use crate::cache::policy::slack;
 use crate::sync::StripedWriteGuard;
 
 impl<K: Hash + Eq> CacheState<K> {
@@ -57,9 +58,13 @@ impl<K: Hash + Eq> CacheState<K> {
         if old.is_some() {
             shard.counts.replacements.more();
         }
-        shard.count_commit(&mut state, self.usage.blocks());
+        let held = self.usage.blocks();
+        shard.count_commit(&mut state, held);
         state.inform_placed(slot, hash, depth, old.is_some());
-        shard.publish(&mut state);
+        // In a cache with many blocks a new one is no next victim of its shard.
+        if old.is_some() || slack(held) == 0 {
+            shard.publish(&mut state);
+        }
         // The old block is freed under the lock of the shard; see `evicted`.
         drop(old);
         drop(state);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::cache_state::CacheState;
 use super::victim::{Evicted, VictimSearch};
 use crate::cache::KvCacheError;
-use crate::cache::index::{CacheEntry, Charged, Room};
+use crate::cache::index::{CacheEntry, Charged, ValueSpace};
 use crate::offset::AllocError;
 use crate::pool::PoolError;
 
@@ -19,7 +19,7 @@ impl<K: Hash + Eq> CacheState<K> {
         hash: u64,
         key: K,
         len: usize,
-    ) -> Result<Room<'_, K>, KvCacheError> {
+    ) -> Result<ValueSpace<'_, K>, KvCacheError> {
         let requested = len as u64;
         if requested == 0 {
             return Err(KvCacheError::Empty);
@@ -37,7 +37,7 @@ impl<K: Hash + Eq> CacheState<K> {
                 && requested <= self.pool.limit_hint()
                 && let Some(Evicted::Recycled(space)) = self.evict(&mut search, own)
             {
-                return Ok(Room::recycled(space, key));
+                return Ok(ValueSpace::recycled(space, key));
             }
         }
         // The pool comes first: it detects at once a request that can never succeed.
@@ -55,7 +55,7 @@ impl<K: Hash + Eq> CacheState<K> {
         })?;
         let block = match block {
             Space::Found(block) => block,
-            Space::Recycled(space) => return Ok(Room::recycled(space, key)),
+            Space::Recycled(space) => return Ok(ValueSpace::recycled(space, key)),
         };
         // The block's own length is charged now and credited later.
         let got = block.len() as u64;
@@ -67,7 +67,7 @@ impl<K: Hash + Eq> CacheState<K> {
         search.wanted = 0;
         self.until(&mut search, own, got, || Ok(self.usage.charge(got).then_some(())))?;
         let held = Arc::new(CacheEntry::new(key, block, padding));
-        Ok(Room::new(Charged::taken(held, &self.usage)))
+        Ok(ValueSpace::new(Charged::taken(held, &self.usage)))
     }
 
     /// Attempts and evicts alternately, until an attempt succeeds, a victim has the wanted length,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::cache_state::CacheState;
 use super::sink::HandOverGuard;
 use crate::cache::index::{CacheEntry, Charged, Pinned, Shard, ShardState, StripeState};
-use crate::cache::policy::{Across, Candidates, NONE, ORDERS, Rank, slack};
+use crate::cache::policy::{Across, Candidates, NONE, ORDERS, Rank, is_clearly_less, slack};
 use crate::sync::StripedWriteGuard;
 
 /// The progress of an insertion in its search for a block to evict.
@@ -141,9 +141,12 @@ impl<K: Hash + Eq> CacheState<K> {
                 let is_near = if choice == own.oldest {
                     self.frontier.has_reached(choice.rank(), slack)
                 } else {
-                    choice.worth <= worth
+                    !is_clearly_less(worth, choice.worth)
                 };
-                is_near.then_some(Some(oldest_worth))
+                is_near.then(|| {
+                    state.set_choice(choice);
+                    Some(oldest_worth)
+                })
             }
         }
     }

@@ -1,7 +1,11 @@
 //! Limits, and settings that are errors.
 
+use kvmem::arena::PageSize;
 use kvmem::cache::KvCache;
 use kvmem::cache::{KvCacheBuilder, KvCacheError, KvCacheSetupError};
+
+use kvmem::pool::{InitOn, Pool};
+use kvmem::tier::{Priority, TierHints};
 
 use super::{held, one_shard, pool};
 
@@ -22,6 +26,64 @@ fn a_value_that_is_too_large_is_an_error_and_evicts_nothing() {
         // The largest possible value takes the whole limit.
         drop(cache.reserve(2, limit as usize).unwrap().commit());
         assert_eq!(held(&cache, 0..9), [2]);
+    }
+}
+
+#[test]
+fn a_full_cache_takes_over_blocks_of_the_same_length_and_no_other() {
+    for full_pool in [false, true] {
+        let pool = pool(64 << 10);
+        let cache =
+            one_shard(&pool, |builder| if full_pool { builder } else { builder.max_blocks(16) });
+        let offset = |key: u64| cache.get(&key).unwrap().block().offset();
+        for key in 0..16 {
+            cache.insert(key, &[key as u8; 4096]).unwrap();
+        }
+        // These look-ups leave the order as it is.
+        let offsets: Vec<u64> = (0..16).map(offset).collect();
+        let pinned = cache.get(&0).unwrap();
+        // The victim is the oldest that is not pinned. The hints of its value do not outlive it.
+        let hints = TierHints { depth: 7, priority: Priority::MAX, ..TierHints::default() };
+        cache.insert_with(16, &[16; 4096], hints).unwrap();
+        assert_eq!((offset(16), cache.contains(&1)), (offsets[1], false));
+        cache.insert(17, &[17; 4096]).unwrap();
+        assert_eq!((offset(17), cache.contains(&2)), (offsets[2], false));
+        // A value under its own key goes first, and a shorter one gets a block of its length.
+        let own = offset(16);
+        cache.insert(16, &[61; 4096]).unwrap();
+        assert_eq!((offset(16), cache.get(&16).unwrap().hints()), (own, TierHints::default()));
+        cache.insert(18, &[18; 100]).unwrap();
+        assert_eq!(cache.get(&18).unwrap().block().len(), 100);
+        assert_eq!((pinned.bytes(), cache.len()), (&[0; 4096][..], 16));
+        // A reservation that is dropped frees the block that it took over.
+        let bytes = cache.bytes();
+        let mut room = cache.reserve(19, 4096).unwrap();
+        room.bytes_mut().fill(19);
+        assert_eq!((cache.bytes(), room.key()), (bytes, &19));
+        drop(room);
+        assert_eq!((cache.bytes(), pool.metrics().allocated), (bytes - 4096, bytes - 4096));
+        // Nothing is evicted for a value that can never fit.
+        let len = cache.len();
+        assert!(cache.insert(20, &vec![0; pool.capacity() as usize + 1]).is_err());
+        assert_eq!(cache.len(), len);
+        cache.check().unwrap();
+    }
+}
+
+/// Bytes that are cleared between two users are cleared for values of a cache, too.
+#[test]
+fn a_pool_that_clears_bytes_clears_them_for_each_value() {
+    for init_on in [InitOn::Alloc, InitOn::Free] {
+        let pool = Pool::builder(64 << 10).ladder(PageSize::Base).init_on(init_on).build().unwrap();
+        let cache = one_shard(&pool, |builder| builder.max_blocks(4));
+        for key in 0..12 {
+            cache
+                .insert_filled(key, 4096, |bytes| {
+                    assert!(bytes.iter().all(|&byte| byte == 0), "{init_on}: key {key}");
+                    bytes.fill(7);
+                })
+                .unwrap();
+        }
     }
 }
 

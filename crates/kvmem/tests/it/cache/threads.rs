@@ -138,6 +138,54 @@ fn eight_threads_find_whole_values_and_the_right_ones() {
     }
 }
 
+/// Values of one length in a full cache: each insertion takes over the block of its victim, while
+/// other threads read and pin. With this many blocks a shard evicts without comparing.
+#[test]
+fn eight_threads_take_over_blocks_and_change_no_value_that_is_read() {
+    const LEN: usize = 64;
+    const BLOCKS: u64 = 1_000;
+    for eviction in [Eviction::Lru, Eviction::ScanResistant] {
+        let pool = pool(BLOCKS as usize * LEN + (64 << 10));
+        let builder = KvCache::<u64>::builder(&pool).eviction(eviction).shards(8);
+        let cache = builder.max_blocks(BLOCKS).build().unwrap();
+        thread::scope(|scope| {
+            for me in 0..THREADS {
+                let cache = &cache;
+                scope.spawn(move || {
+                    let mut dice = Dice(me + 33);
+                    let mut kept = None;
+                    for step in 0..STEPS {
+                        let key = dice.roll(3 * BLOCKS);
+                        match cache.get(&key) {
+                            Some(pinned) => {
+                                let version = read(&pinned, key);
+                                if let Some((key, version, old)) =
+                                    kept.replace((key, version, pinned))
+                                {
+                                    assert_eq!(read(&old, key), version, "a pinned value changed");
+                                }
+                            }
+                            None => {
+                                cache
+                                    .insert_filled(key, LEN, |bytes| write(bytes, key, step))
+                                    .unwrap();
+                            }
+                        }
+                        assert!(cache.len() <= BLOCKS);
+                    }
+                });
+            }
+        });
+        cache.check().unwrap();
+        let stats = cache.stats();
+        assert!(stats.evictions > 1000 && stats.insertion_failures == 0, "{stats:?}");
+        assert_eq!(stats.insertions, stats.blocks + stats.replacements + stats.evictions);
+        assert_eq!(cache.bytes(), pool.metrics().allocated);
+        cache.clear_in_memory();
+        assert_eq!((cache.len(), cache.bytes(), pool.metrics().allocated), (0, 0, 0));
+    }
+}
+
 /// Without a limit the cache fills the pool.
 #[test]
 fn eight_threads_share_a_pool_that_is_full() {
