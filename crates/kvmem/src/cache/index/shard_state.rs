@@ -366,7 +366,7 @@ impl<K: Eq> ShardState<K> {
     /// whatever they are.
     #[inline]
     pub(in crate::cache) fn next_victims(&mut self) -> ([Rank; ORDERS], bool) {
-        let must_compare = self.evictions % COMPARED_EVERY == 0;
+        let must_compare = self.evictions.is_multiple_of(COMPARED_EVERY);
         (self.policy.get_mut().oldest(), must_compare)
     }
 
