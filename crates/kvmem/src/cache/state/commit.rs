@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::cache_state::CacheState;
 use crate::cache::index::{Charged, Pinned, Shard, ShardState, StripeState};
-use crate::cache::policy::slack;
+use crate::cache::policy::{LARGE_SLACK, slack};
 use crate::sync::StripedWriteGuard;
 
 impl<K: Hash + Eq> CacheState<K> {
@@ -62,7 +62,7 @@ impl<K: Hash + Eq> CacheState<K> {
         shard.count_commit(&mut state, held);
         state.inform_placed(slot, hash, depth, old.is_some());
         // In a cache with many blocks a new one is no next victim of its shard.
-        if old.is_some() || slack(held) == 0 {
+        if old.is_some() || slack(held) < LARGE_SLACK {
             shard.publish(&mut state);
         }
         // The old block is freed under the lock of the shard; see `evicted`.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use super::cache_state::CacheState;
 use super::sink::HandOverGuard;
 use crate::cache::index::{CacheEntry, Charged, Pinned, Shard, ShardState, StripeState};
-use crate::cache::policy::{Across, Candidates, NONE, ORDERS, Rank, is_clearly_less, slack};
+use crate::cache::policy::{
+    Across, Candidates, LARGE_SLACK, NONE, ORDERS, Rank, is_clearly_less, slack,
+};
 use crate::sync::StripedWriteGuard;
 
 /// The progress of an insertion in its search for a block to evict.
@@ -132,7 +134,7 @@ impl<K: Hash + Eq> CacheState<K> {
             }
             Across::Worth(reuse) => {
                 let (ranks, must_compare) = state.next_victims();
-                if must_compare || slack == 0 {
+                if must_compare || slack < LARGE_SLACK {
                     return None;
                 }
                 let (oldest_worth, worth) = self.frontier.worths();
