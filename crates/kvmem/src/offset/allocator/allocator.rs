@@ -4,8 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::allocation::Allocation;
-#[cfg(doc)]
-use super::builder::OffsetAllocatorBuilder;
 use super::registry;
 use super::space_core::SpaceCore;
 use crate::offset::error::{AllocError, CheckError, SpaceError};
@@ -92,7 +90,7 @@ impl OffsetAllocator {
     }
 
     /// Returns the number of [shards](crate::offset#shards): 1 until threads contend for the lock,
-    /// if the [builder](OffsetAllocatorBuilder::shards) does not fix it.
+    /// if the [builder](crate::offset::OffsetAllocatorBuilder::shards) does not fix it.
     #[must_use]
     pub fn shards(&self) -> usize {
         self.core.shard_count()

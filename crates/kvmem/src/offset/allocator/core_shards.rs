@@ -7,11 +7,10 @@ use std::thread;
 
 use super::hint::SpaceStats;
 use super::raw_handle::RawAllocation;
-use super::shards::{MAX_SHARDS, NODE_BITS, Run, SpaceShard, SpaceShards};
+use super::shards::{Keepalive, MAX_SHARDS, NODE_BITS, Run, SpaceShard, SpaceShards};
 use super::shards::{UntaggedSlots, runs, tag_of, tagged, tagged_shard};
 use super::space_core::{
-    DIVERTED, Keepalive, SpaceCore, SpaceState, StateGuard, below, drop_if_unreachable, never_fits,
-    unused,
+    DIVERTED, SpaceCore, SpaceState, StateGuard, below, drop_if_unreachable, never_fits, unused,
 };
 use crate::offset::error::{AllocError, CheckError, RawError, SpaceError};
 use crate::offset::heap::{
@@ -75,7 +74,7 @@ impl SpaceCore {
         let heaps = state.heap.cut(&starts, max_ranges);
         let shard_of = |slot| starts.partition_point(|&at| at <= state.heap.offset_of(slot)) - 1;
         let generations = state.generations.divide(starts.len(), shard_of);
-        let all = self.shards.get_or_init(|| Box::new(SpaceShards::new()));
+        let all = self.shards.get_or_init(|| Box::new(SpaceShards::new(SpaceCore::of_shard)));
         for (at, (heap, generations)) in heaps.into_iter().zip(generations).enumerate() {
             let SpaceShard { core, edges } = all.shard(at);
             let untagged = UntaggedSlots::of(&generations);
@@ -117,7 +116,7 @@ impl SpaceCore {
 
     /// Counts shards that are closed and empty now. Drops the metadata of the space if all are;
     /// returns whether the core is free again.
-    pub(super) fn shards_over(&self, shards: &SpaceShards, over: u32) -> bool {
+    pub(super) fn shards_over(&self, shards: &SpaceShards<SpaceCore>, over: u32) -> bool {
         if !shards.ended(over) {
             return false;
         }
@@ -142,7 +141,7 @@ impl SpaceCore {
     }
 
     /// Returns the shard that a range in use lies in.
-    fn shard_of(&self, offset: u64) -> &SpaceShard {
+    fn shard_of(&self, offset: u64) -> &SpaceShard<SpaceCore> {
         let shards = self.expect_shards();
         shards.shard(shards.shard_at(offset))
     }
@@ -200,7 +199,7 @@ impl SpaceCore {
     #[cold]
     fn with_shards<R>(
         &self,
-        shards: &SpaceShards,
+        shards: &SpaceShards<SpaceCore>,
         change: impl Fn(&mut [&mut SpaceState]) -> R,
     ) -> R {
         let _own = self.state.lock();
@@ -221,7 +220,7 @@ impl SpaceCore {
     }
 
     /// Moves starts so that each free range over several shards that is `wanted` lies in one.
-    fn join(&self, shards: &SpaceShards, wanted: impl Fn(&Run) -> bool) {
+    fn join(&self, shards: &SpaceShards<SpaceCore>, wanted: impl Fn(&Run) -> bool) {
         self.with_shards(shards, |states| {
             for Run { shards: of, range, .. } in runs(&ends(states)).into_iter().filter(&wanted) {
                 let (first, last) = (of.start, of.end - 1);
@@ -249,7 +248,7 @@ impl SpaceCore {
     /// it; returns the number of that shard.
     fn serve<T>(
         &self,
-        shards: &SpaceShards,
+        shards: &SpaceShards<SpaceCore>,
         size: u64,
         attempt: impl Fn(&SpaceCore) -> Result<T, AllocError>,
     ) -> Result<(T, usize), AllocError> {
@@ -259,7 +258,7 @@ impl SpaceCore {
         }
         // A model has the same threads in every run.
         let thread = if MODELLED { 0 } else { thread_number() };
-        let attempt = |shard: &SpaceShard| attempt(&shard.core);
+        let attempt = |shard: &SpaceShard<SpaceCore>| attempt(&shard.core);
         let is_notable = |error: &AllocError| {
             !matches!(error, AllocError::OutOfSpace { .. } | AllocError::TooLarge { .. })
         };
@@ -279,7 +278,11 @@ impl SpaceCore {
 
     /// Returns the error of a request that no shard could serve, from what they have published.
     #[cold]
-    pub(super) fn out_of_shards(&self, shards: &SpaceShards, requested: u64) -> AllocError {
+    pub(super) fn out_of_shards(
+        &self,
+        shards: &SpaceShards<SpaceCore>,
+        requested: u64,
+    ) -> AllocError {
         let largest_free = match shards.largest_bound() {
             bound if bound < requested => bound,
             _ => self.metrics().largest_free,
@@ -403,7 +406,7 @@ impl SpaceCore {
     }
 
     #[cold]
-    pub(super) fn published_by_shards(&self, shards: &SpaceShards) -> SpaceStats {
+    pub(super) fn published_by_shards(&self, shards: &SpaceShards<SpaceCore>) -> SpaceStats {
         let mut sum = SpaceStats { capacity: self.capacity(), ..SpaceStats::default() };
         for shard in shards.shards() {
             let SpaceStats { free, largest, live, .. } = shard.core.published_stats();
@@ -579,7 +582,7 @@ impl SpaceCore {
     #[cold]
     fn gather_batch(
         &self,
-        shards: &SpaceShards,
+        shards: &SpaceShards<SpaceCore>,
         size: u64,
         n: usize,
     ) -> Result<Vec<SizedRange>, AllocError> {
@@ -621,7 +624,7 @@ impl SpaceCore {
     #[cold]
     fn scatter(
         &self,
-        shards: &SpaceShards,
+        shards: &SpaceShards<SpaceCore>,
         total: u64,
         max_ranges: usize,
     ) -> Result<Vec<SizedRange>, AllocError> {
@@ -767,13 +770,20 @@ fn ends(states: &mut [&mut SpaceState]) -> Vec<ShardEnds> {
     states.iter_mut().map(|state| state.heap.shard_ends()).collect()
 }
 
-impl SpaceShards {
+impl SpaceShards<SpaceCore> {
+    /// Returns an upper bound of the longest free range, whether it lies in one shard or in
+    /// several, without a lock. O(shards).
+    pub(super) fn largest_bound(&self) -> u64 {
+        let hints = self.shards().map(|shard| shard.core.largest_free_hint());
+        hints.max().unwrap_or(0).max(self.longest_run())
+    }
+
     /// Runs `attempt`, an operation on a raw handle, with the shard of its slot. A handle of before
     /// the cut names no shard: its generation is in one of them, and no other shard has it.
     pub(super) fn find_raw<T>(
         &self,
         (slot, generation): (u32, u32),
-        attempt: impl Fn(&SpaceShard) -> Result<T, RawError>,
+        attempt: impl Fn(&SpaceShard<SpaceCore>) -> Result<T, RawError>,
     ) -> Result<T, RawError> {
         let stale = RawError::Stale { slot, generation };
         let found = |result: Result<T, RawError>| match result {

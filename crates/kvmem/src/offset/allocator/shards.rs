@@ -3,8 +3,8 @@
 //! One lock serves about as many calls as one thread makes. If threads contend for the lock of a
 //! space, the holder first makes the calls of the threads that wait (see
 //! [combining](crate::sync::CombiningMutex)). If the contention lasts, the holder *cuts* the space:
-//! its ranges go to the heaps of consecutive parts, the *shards*. Each shard is a [core](SpaceCore)
-//! of its own, with lock, slots and hint. A space that one thread uses is never cut.
+//! its ranges go to the heaps of consecutive parts, the *shards*. Each shard is a core of its own
+//! (`SpaceCore`), with lock, slots and hint. A space that one thread uses is never cut.
 //!
 //! ```text
 //!            starts[1]          starts[2]         capacity
@@ -36,13 +36,13 @@
 //!
 //! **Order of locks.** The lock of the space, then those of the shards in ascending order.
 
+use std::any::Any;
 use std::array;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use super::generations::GenerationTable;
 use super::homes::Homes;
-use super::space_core::{Keepalive, SpaceCore};
 use crate::offset::heap::{Placed, ShardEnds};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, MODELLED, Mutex, Ordering, SeqCounter};
 
@@ -144,15 +144,18 @@ impl ShardEdges {
     }
 }
 
-/// A shard.
-pub(super) struct SpaceShard {
-    pub(super) core: SpaceCore,
+/// An object that the state of a space owns, dropped with it.
+pub(crate) type Keepalive = Box<dyn Any + Send + Sync>;
+
+/// A shard, with its core.
+pub(super) struct SpaceShard<C> {
+    pub(super) core: C,
     pub(super) edges: Arc<ShardEdges>,
 }
 
 /// The shards of a space that was cut at least once. They are kept for the lifetime of the core:
 /// a thread with a stale handle may read them at any time.
-pub(super) struct SpaceShards {
+pub(super) struct SpaceShards<C> {
     /// Number of shards in use.
     len: AtomicU32,
     /// Distance of the homes of two threads.
@@ -166,7 +169,9 @@ pub(super) struct SpaceShards {
     /// Shards that are not closed and empty.
     open: AtomicU32,
     pub(super) keepalive: Mutex<Option<Keepalive>>,
-    shards: [OnceLock<Box<SpaceShard>>; MAX_SHARDS],
+    shards: [OnceLock<Box<SpaceShard<C>>>; MAX_SHARDS],
+    /// Makes the core of a shard.
+    new_core: fn() -> C,
 }
 
 /// Free ranges of several shards that meet.
@@ -179,8 +184,8 @@ pub(super) struct Run {
     pub(super) pieces: u64,
 }
 
-impl SpaceShards {
-    pub(super) fn new() -> Self {
+impl<C> SpaceShards<C> {
+    pub(super) fn new(new_core: fn() -> C) -> Self {
         SpaceShards {
             len: AtomicU32::new(0),
             stride: AtomicU32::new(0),
@@ -190,6 +195,7 @@ impl SpaceShards {
             open: AtomicU32::new(0),
             keepalive: Mutex::new(None),
             shards: array::from_fn(|_| OnceLock::new()),
+            new_core,
         }
     }
 
@@ -215,20 +221,19 @@ impl SpaceShards {
 
     /// Returns the shard of a number; makes it if needed, with the lock of the space held.
     #[inline]
-    pub(super) fn shard(&self, at: usize) -> &SpaceShard {
-        let new = || {
-            Box::new(SpaceShard { core: SpaceCore::of_shard(), edges: Arc::new(ShardEdges::new()) })
-        };
+    pub(super) fn shard(&self, at: usize) -> &SpaceShard<C> {
+        let new =
+            || Box::new(SpaceShard { core: (self.new_core)(), edges: Arc::new(ShardEdges::new()) });
         self.shards[at % MAX_SHARDS].get_or_init(new)
     }
 
     /// Returns the shards in use.
-    pub(super) fn shards(&self) -> impl Iterator<Item = &SpaceShard> {
+    pub(super) fn shards(&self) -> impl Iterator<Item = &SpaceShard<C>> {
         (0..self.len()).map(|at| self.shard(at))
     }
 
     /// Returns all shards that were ever in use.
-    pub(super) fn all(&self) -> impl Iterator<Item = &SpaceShard> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &SpaceShard<C>> {
         self.shards.iter().filter_map(OnceLock::get).map(|shard| &**shard)
     }
 
@@ -247,7 +252,7 @@ impl SpaceShards {
     pub(super) fn attempt<T, E>(
         &self,
         thread: usize,
-        attempt: impl Fn(&SpaceShard) -> Result<T, E>,
+        attempt: impl Fn(&SpaceShard<C>) -> Result<T, E>,
         is_notable: impl Fn(&E) -> bool,
     ) -> Result<(T, usize), Option<E>> {
         let len = self.len();
@@ -263,13 +268,6 @@ impl SpaceShards {
             }
         }
         Err(notable)
-    }
-
-    /// Returns an upper bound of the longest free range, whether it lies in one shard or in
-    /// several, without a lock. O(shards).
-    pub(super) fn largest_bound(&self) -> u64 {
-        let hints = self.shards().map(|shard| shard.core.largest_free_hint());
-        hints.max().unwrap_or(0).max(self.longest_run())
     }
 
     /// Returns an upper bound of the free bytes that meet at a start, without a lock. O(shards).

@@ -4,7 +4,6 @@
 //! outlives both. When the allocator has been dropped, freeing its last allocation frees the
 //! metadata.
 
-use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
 use super::generations::GenerationTable;
@@ -12,7 +11,7 @@ use super::hint::Hint;
 use super::hint::SpaceStats;
 use super::range::{known_size, short_size};
 use super::raw_handle::{RawAllocation, RawHandle};
-use super::shards::{NODE_BITS, ShardEdges, SpaceShard, SpaceShards, UntaggedSlots};
+use super::shards::{Keepalive, NODE_BITS, ShardEdges, SpaceShard, SpaceShards, UntaggedSlots};
 use crate::offset::error::{AllocError, RawError};
 use crate::offset::heap::{Heap, MaybePlaced, Placed, SizedRange};
 use crate::sync::{
@@ -39,9 +38,6 @@ pub(crate) struct SpaceState {
     /// The bounds at the ends, if this is a shard.
     pub(super) edges: Option<Arc<ShardEdges>>,
 }
-
-/// An object that the state of a space owns, dropped with it.
-pub(crate) type Keepalive = Box<dyn Any + Send + Sync>;
 
 impl SpaceState {
     pub(super) fn new(heap: Heap, generations: GenerationTable, id: u64) -> Self {
@@ -161,7 +157,7 @@ pub(crate) struct SpaceCore {
     is_shard: bool,
     pub(super) hint: Hint,
     /// The shards, if the space was ever cut.
-    pub(super) shards: OnceLock<Box<SpaceShards>>,
+    pub(super) shards: OnceLock<Box<SpaceShards<SpaceCore>>>,
 }
 
 /// The state of a space, locked.
@@ -365,13 +361,13 @@ impl SpaceCore {
 
     /// Returns the shards, if the space is cut.
     #[inline]
-    pub(super) fn sharded(&self) -> Option<&SpaceShards> {
+    pub(super) fn sharded(&self) -> Option<&SpaceShards<SpaceCore>> {
         if self.state.is_diverted() { self.shards.get().map(|shards| &**shards) } else { None }
     }
 
     /// Returns the shards of a core whose state is not there.
     #[cold]
-    pub(super) fn expect_shards(&self) -> &SpaceShards {
+    pub(super) fn expect_shards(&self) -> &SpaceShards<SpaceCore> {
         self.sharded().unwrap_or_else(|| unused())
     }
 
@@ -638,7 +634,8 @@ impl SpaceCore {
             other => Err(foreign(other, id)),
         };
         if let Some(shards) = self.sharded() {
-            let free = |shard: &SpaceShard| shard.core.free_raw_waiting(id, slot, generation);
+            let free =
+                |shard: &SpaceShard<SpaceCore>| shard.core.free_raw_waiting(id, slot, generation);
             return shards.find_raw((slot, generation), free);
         }
         let mut state = self.enter();

@@ -8,9 +8,10 @@ use super::allocator::OffsetAllocator;
 use super::hint::SpaceStats;
 use super::range::{Range, short_size};
 use super::registry;
+use super::shards::Keepalive;
 #[cfg(all(test, not(loom)))]
 use super::space_core::HeldLock;
-use super::space_core::{Keepalive, SpaceCore};
+use super::space_core::SpaceCore;
 use crate::offset::error::{AllocError, CheckError};
 use crate::offset::heap::MapRange;
 use crate::offset::heap::Placed;

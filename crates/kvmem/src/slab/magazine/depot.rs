@@ -20,7 +20,7 @@
 
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, hold_over_fork, release_over_fork};
 
-use super::core::Holders;
+use super::holders::Holders;
 use super::magazine::{Magazine, MagazineChain};
 
 /// The lock must be found taken this many times before magazines grow.

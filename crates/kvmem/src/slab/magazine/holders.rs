@@ -7,7 +7,7 @@
 //! nor an exchange of magazines counts. Rounds that return to the source stay counted until the
 //! source has them. So the count is 0 only when nothing is cached.
 
-use super::super::thread_cache::CacheAccess;
+use super::thread_cache::CacheAccess;
 use crate::sync::{AtomicUsize, Ordering};
 
 /// The number of holders of rounds. On cache lines of its own.

@@ -15,6 +15,7 @@
 mod clock;
 mod core;
 mod depot;
+mod holders;
 #[allow(clippy::module_inception)]
 mod magazine;
 mod magazines;

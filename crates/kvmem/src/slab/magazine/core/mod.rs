@@ -8,7 +8,7 @@
 //! | `exchange.rs` | a magazine is empty or full: the algorithm of *Magazines and Vmem* |
 //! | `batch.rs` | many rounds at once |
 //! | `trim.rs`, `reclaim.rs` | everything cached returns to the source |
-//! | `holders.rs`, `moves.rs`, `transfers.rs` | counters that show whether anything is cached |
+//! | `moves.rs`, `transfers.rs`, and `holders.rs` beside this folder | counters that show whether anything is cached |
 //! | `bound.rs`, `share.rs`, `bypass.rs` | how much is cached |
 //! | `fork.rs`, `report.rs` | forks, statistics |
 //!
@@ -22,7 +22,6 @@ mod bound;
 mod bypass;
 mod exchange;
 mod fork;
-mod holders;
 mod moves;
 mod reclaim;
 mod report;
@@ -31,5 +30,4 @@ mod state;
 mod transfers;
 mod trim;
 
-pub(crate) use holders::Holders;
 pub(crate) use state::MagazineCore;

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use super::super::clock::Clock;
 use super::super::depot::Depot;
+use super::super::holders::Holders;
 use super::super::settings::{MagazineSettings, capacity_bounds};
 use super::super::source::RoundSource;
 use super::super::thread_cache::{CacheAccess, CacheList, Caches, OwnCache, ThreadCache};
 use super::super::topology::Topology;
 use super::bound::CacheBound;
 use super::bypass::Bypass;
-use super::holders::Holders;
 use super::moves::Moves;
 use super::transfers::Transfers;
 use crate::sync::{AtomicU64, Mutex};

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::clock::ManualClock;
-use super::core::Holders;
 use super::depot::Depot;
+use super::holders::Holders;
 use super::magazine::{Magazine, MagazineChain};
 use super::magazines::Magazines;
 use super::settings::MagazineSettings;
