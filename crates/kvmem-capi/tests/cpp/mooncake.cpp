@@ -36,10 +36,11 @@ static bool magazines = false;
 static std::shared_ptr<OffsetAllocator> make(uint64_t base, size_t size,
                                              uint32 init_capacity = 128 * 1024,
                                              uint32 max_capacity = 1 << 20,
-                                             size_t min_alignment_bytes = 1) {
+                                             size_t min_alignment_bytes = 1,
+                                             uint32 placement = KVMEM_PLACEMENT_RENEWAL) {
     const auto create =
         magazines ? OffsetAllocator::create_with_magazines : OffsetAllocator::create;
-    return create(base, size, init_capacity, max_capacity, min_alignment_bytes);
+    return create(base, size, init_capacity, max_capacity, min_alignment_bytes, placement);
 }
 
 static void handles() {
@@ -137,6 +138,9 @@ static void created() {
     }
     CHECK(!make(0, GIB, 1, 1)->allocate(1).has_value());
     CHECK(!make(0, GIB, 0, 0)->allocate(1).has_value());
+
+    CHECK(make(0, GIB, 10, 10, 1, KVMEM_PLACEMENT_BEST_FIT)->allocate(GIB).has_value());
+    CHECK(make(0, GIB, 10, 10, 1, KVMEM_PLACEMENT_BEST_FIT + 1) == nullptr);
 
     // Every capacity can be allocated completely, to the byte.
     for (const uint64_t size :

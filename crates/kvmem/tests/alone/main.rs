@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[path = "../it/child.rs"]
 mod child;
 mod concurrent_population;
+mod contention;
 mod faults;
 #[path = "../it/register/fixed.rs"]
 mod fixed;
