@@ -2,7 +2,7 @@
 //! program of this module under cachegrind, `cargo xtask drop-in` by itself.
 //!
 //! - `count LOOP CONTENDER OPERATIONS [LIBRARY]` prints the processor time of an operation in
-//!   nanoseconds. `LOOP` is a [`CountedLoop`] or a [`Filled`].
+//!   nanoseconds. `LOOP` is a `CountedLoop` or a `Filled`.
 //! - `count SCENARIO CONTENDER THREADS MILLISECONDS LIBRARY` prints the million calls per second of
 //!   all threads together.
 //!
