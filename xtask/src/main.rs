@@ -13,8 +13,8 @@
 //!   runs the tests under the sanitizers and Miri;
 //! - [`install`], [`dist`], [`wheel`], [`package`] make what is shipped, by the [`layout`] of the C
 //!   interface and with the [`notices`] of the crates inside; [`site`] makes the documentation;
-//! - [`count`], [`drop_in`], [`mod@bench`], [`bench_suite`], [`bench_engine`] measure, and [`record`]
-//!   files it.
+//! - [`count`], [`drop_in`], [`mod@bench`], [`bench_suite`], [`bench_engine`] measure, and
+//!   [`record`] files it.
 
 mod bench;
 mod bench_engine;

@@ -382,13 +382,18 @@ impl<T> CombiningGuard<'_, T> {
     /// whether they are closed.
     fn try_close(&mut self, publish: impl FnOnce(&mut T)) -> bool {
         if self.is_open() && self.mutex.calm.slots.get().is_none_or(|slots| slots.close()) {
-            publish(self);
-            self.load().count = 0;
-            // Release pairs with the Acquire in `is_open`.
-            self.mutex.calm.used.store(0, Ordering::Release);
-            self.word = UNLOCKED;
+            self.closed(publish);
         }
         !self.is_open()
+    }
+
+    /// Runs `publish`, and lets threads learn that all entries are closed.
+    fn closed(&mut self, publish: impl FnOnce(&mut T)) {
+        publish(self);
+        self.load().count = 0;
+        // Release pairs with the Acquire in `is_open`.
+        self.mutex.calm.used.store(0, Ordering::Release);
+        self.word = UNLOCKED;
     }
 }
 
@@ -412,15 +417,26 @@ impl<T: Combined> CombiningGuard<'_, T> {
         }
     }
 
-    /// Closes the slots if that needs no waiting for other threads, or little.
+    /// Closes the slots if that needs no waiting for other threads, or little. Threads that contend
+    /// find fewer and fewer free entries meanwhile, and wait for the lock.
     pub(crate) fn close_soon(&mut self, publish: impl Fn(&mut T)) -> bool {
-        for _ in 0..CLOSE_TRIES {
-            if self.try_close(&publish) {
-                return true;
+        let slots = match self.mutex.calm.slots.get() {
+            Some(slots) if self.is_open() => slots,
+            _ => return self.try_close(publish),
+        };
+        let is_closed = (0..CLOSE_TRIES).any(|_| {
+            let is_closed = slots.close_free();
+            if !is_closed {
+                self.serve();
             }
-            self.serve();
+            is_closed
+        });
+        if is_closed {
+            self.closed(publish);
+        } else {
+            slots.reopen();
         }
-        false
+        is_closed
     }
 
     /// Ends an operation while the slots are open: serves, or prepares to serve; closes the slots

@@ -131,6 +131,27 @@ impl Slots {
         false
     }
 
+    /// Closes the entries that are free; returns whether all are closed now. Under contention some
+    /// entry is in use at any time, so [`close`](Self::close) may never succeed. The caller holds
+    /// the lock, and serves the others or [opens](Self::reopen) what is closed.
+    pub(super) fn close_free(&self) -> bool {
+        self.states().fold(true, |all, state| {
+            // Acquire pairs with the Release of the thread that freed the entry. Relaxed: an entry
+            // in use is not touched, and only the holder closes one.
+            let found = state.compare_exchange(FREE, CLOSED, Ordering::Acquire, Ordering::Relaxed);
+            all & matches!(found, Ok(_) | Err(CLOSED))
+        })
+    }
+
+    /// Opens the entries that are closed. The caller holds the lock.
+    pub(super) fn reopen(&self) {
+        // Relaxed: only the holder closes an entry, or opens one.
+        for state in self.states().filter(|state| state.load(Ordering::Relaxed) == CLOSED) {
+            // Release pairs with the Acquire in `CombiningSlot::claim`.
+            state.store(FREE, Ordering::Release);
+        }
+    }
+
     /// Publishes a note in a slot near `at`; `mark` runs with the slot's number before the note can
     /// be seen. Returns whether an entry was free.
     pub(super) fn note(&self, at: usize, words: Words, mark: impl Fn(usize)) -> bool {

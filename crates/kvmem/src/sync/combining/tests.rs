@@ -73,6 +73,15 @@ fn slots_of_no_use_are_closed() {
 }
 
 #[test]
+fn a_busy_lock_is_closed_entry_by_entry() {
+    let lock = open();
+    assert!(lock.note([1, 0]));
+    let mut guard = lock.lock();
+    assert!(guard.close_soon(|_| ()) && !guard.is_open());
+    assert_eq!(guard.0, [1]);
+}
+
+#[test]
 fn the_owner_takes_the_lock() {
     let lock = CombiningMutex::new(Log::default());
     assert!(!lock.note([1, 0]));

@@ -147,6 +147,21 @@ fn closing_leaves_nothing_behind() {
     });
 }
 
+/// A closing that may be given up leaves the slots open or closed, and loses nothing.
+#[test]
+fn closing_soon_leaves_nothing_behind() {
+    check(PREEMPTIONS, || {
+        let shared = Shared::open();
+        let other = spawn(&shared, |shared| shared.note(1));
+        let mut guard = shared.enter();
+        let is_closed = guard.close_soon(|_| ());
+        assert_eq!(guard.is_open(), !is_closed);
+        shared.leave(guard);
+        other.join().unwrap();
+        assert_eq!(shared.sum(), [1, 1]);
+    });
+}
+
 /// What a holder stored before it closed the slots is seen by a thread that finds them closed and
 /// knows of a note.
 #[test]
