@@ -31,7 +31,7 @@ impl Setting {
     /// calls.
     fn rate<F: FnMut() -> Result<u64>>(
         &self,
-        warm: u32,
+        warm: Warm,
         thread: impl Fn(usize) -> F,
     ) -> Result<f64> {
         let rates = vec![Cell::new(0.0); self.cores as usize];
@@ -44,9 +44,9 @@ impl Setting {
                     0
                 })
             };
-            for _ in 0..warm {
+            for _ in 0..warm.steps {
                 counted();
-                if cores::now() > WARM_TIME {
+                if cores::now() > warm.time {
                     break;
                 }
             }
@@ -79,7 +79,8 @@ impl Setting {
         own: u64,
     ) -> Result<f64> {
         let scene = ScenarioState::<C>::new(scenario, self.cores)?;
-        self.rate(WARM_STEPS, |index| {
+        let is_cut = scenario == ConcurrencyScenario::Fragmented;
+        self.rate(if is_cut { WARM_TO_CUT } else { WARM }, |index| {
             let mut worker = scene.worker(index);
             move || {
                 cores::work(own);
@@ -92,7 +93,7 @@ impl Setting {
     /// Looks up keys that a cache has.
     pub(super) fn hits(&self, eviction: Eviction) -> Result<f64> {
         let cache = full_cache(eviction)?;
-        self.rate(WARM_STEPS, |index| {
+        self.rate(WARM, |index| {
             let mut random = index as u64 + 1;
             let cache = &cache;
             move || {
@@ -108,7 +109,7 @@ impl Setting {
     /// Inserts keys, each of which evicts another one.
     pub(super) fn insertions(&self, eviction: Eviction) -> Result<f64> {
         let cache = full_cache(eviction)?;
-        self.rate(WARM_STEPS, |index| {
+        self.rate(WARM, |index| {
             let mut fresh = (1 << 40) + ((index as u64) << 32);
             let cache = &cache;
             move || {
@@ -121,11 +122,11 @@ impl Setting {
 
     /// Allocates from an arena.
     pub(super) fn bump(&self, size: usize) -> Result<f64> {
-        let steps = self.calls + u64::from(self.cores) * u64::from(WARM_STEPS + 2);
+        let steps = self.calls + u64::from(self.cores) * u64::from(WARM.steps + 2);
         let bytes =
             usize::try_from(steps).ok().and_then(|steps| steps.checked_mul(size.max(ALIGN)));
         let arena = KvmemArena::create(bytes.context("the arena exceeds the address space")?)?;
-        self.rate(WARM_STEPS, |_| {
+        self.rate(WARM, |_| {
             || {
                 let block = arena.allocate(black_box(size), black_box(ALIGN));
                 ensure!(black_box(block).is_some(), "the arena is full");
@@ -135,10 +136,18 @@ impl Setting {
     }
 }
 
-/// Steps of each thread before the clock starts, as in `concurrency`.
-const WARM_STEPS: u32 = 1000;
-/// Virtual nanoseconds after which a thread makes no more of them.
-const WARM_TIME: u64 = 1_000_000;
+/// What each thread does before the clock starts.
+#[derive(Clone, Copy)]
+struct Warm {
+    steps: u32,
+    /// Virtual nanoseconds after which a thread makes no more steps.
+    time: u64,
+}
+
+/// As many steps as in `concurrency`.
+const WARM: Warm = Warm { steps: 1000, time: 1_000_000 };
+/// Enough for a space to be cut into shards, which takes milliseconds once.
+const WARM_TO_CUT: Warm = Warm { steps: 1_000_000, time: 10_000_000 };
 
 /// Makes a cache that is full, and the same in every process.
 fn full_cache(eviction: Eviction) -> Result<KvCache<u64>> {
