@@ -155,7 +155,7 @@ struct Machine {
     lines: HashMap<u64, Line, BuildHasherDefault<LineHasher>>,
     /// Cores at the barrier.
     met: usize,
-    /// What the threads have counted.
+    /// The sum of all numbers that the threads passed to `count`.
     count: u64,
     /// The state of the generator.
     random: u64,

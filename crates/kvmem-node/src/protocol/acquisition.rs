@@ -193,7 +193,7 @@ impl<'a> Input<'a> {
         Some(BlockHandle { slot: self.number_32()?, generation: self.number_32()? })
     }
 
-    /// Takes a number, and so many elements. A message has at most [`MAX_BATCH`] of a kind.
+    /// Takes a count, and then that number of elements: at most [`MAX_BATCH`].
     fn several<T>(&mut self, mut one: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = self.number().filter(|count| *count <= MAX_BATCH as u64)?;
         let mut all = Vec::with_capacity(count as usize);

@@ -232,7 +232,7 @@ fn a_load_that_fails_is_not_repeated_for_ever() {
     assert_eq!(client.stats().expect("a call").tier_failed_total, 1);
 }
 
-/// What a router knows of a node.
+/// A router's index of the keys that a node holds.
 #[derive(Default)]
 struct Index {
     next: u64,

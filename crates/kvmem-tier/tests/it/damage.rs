@@ -11,9 +11,12 @@ use crate::store::get;
 /// The values that each key has had.
 pub(crate) type Histories = Vec<(&'static [u8], Vec<Vec<u8>>)>;
 
-/// Returns the bytes of a small tier with four values, one of them changed after the checkpoint.
-/// Two lie in several extents: one in the checkpoint, one in the journal.
-pub(crate) fn small() -> (Vec<u8>, Histories) {
+/// The values that [`with_holes`] leaves.
+pub(crate) const ODD: [&[u8]; 6] = [&[1], &[3], &[5], &[7], &[9], &[11]];
+
+/// Returns a small tier that had a value in each of its 12 blocks, and its disk. Every other value
+/// is removed, so a long one gets several ranges.
+pub(crate) fn with_holes() -> (Disk, DiskTier<Disk>) {
     let options = DiskTierOptions {
         max_entries: Some(1),
         journal_bytes: Some(8 * 4096),
@@ -21,15 +24,20 @@ pub(crate) fn small() -> (Vec<u8>, Histories) {
     };
     let disk = Disk::new(128 << 10, 1);
     let (tier, _) = DiskTier::on(disk.clone(), &options).unwrap();
-    let put = |key: &[u8], value: &[u8]| tier.store(&[(key, value)]).remove(0).unwrap();
-    // All 12 blocks, of which every other one becomes free.
     let fillers: Vec<[u8; 1]> = (0..12).map(|i| [i]).collect();
     let batch: Vec<(&[u8], &[u8])> = fillers.iter().map(|key| (&key[..], &key[..])).collect();
     assert!(tier.store(&batch).iter().all(Result::is_ok));
-    let (even, odd): (Vec<&[u8]>, Vec<&[u8]>) =
-        fillers.iter().map(|key| &key[..]).partition(|key| key[0] % 2 == 0);
+    let even: Vec<&[u8]> = fillers.iter().step_by(2).map(|key| &key[..]).collect();
     assert_eq!(tier.remove(&even).unwrap(), 6);
     tier.sync_all().unwrap();
+    (disk, tier)
+}
+
+/// Returns the bytes of a small tier with four values, one of them changed after the checkpoint.
+/// Two lie in several extents: one in the checkpoint, one in the journal.
+pub(crate) fn small() -> (Vec<u8>, Histories) {
+    let (disk, tier) = with_holes();
+    let put = |key: &[u8], value: &[u8]| tier.store(&[(key, value)]).remove(0).unwrap();
     let bytes = |len: u32, seed: u32| (0..len).map(|i| (i * 7 / 3 + seed) as u8).collect();
     let (old, new, parts, last): (Vec<u8>, _, Vec<u8>, Vec<u8>) =
         (bytes(5000, 1), vec![2; 100], bytes(10_000, 50), bytes(5000, 99));
@@ -38,7 +46,7 @@ pub(crate) fn small() -> (Vec<u8>, Histories) {
     put(b"kept", &[3; 4096]);
     tier.checkpoint().unwrap();
     assert_eq!((tier.stats().scattered, tier.stats().evictions), (2, 0));
-    assert_eq!(tier.remove(&odd).unwrap(), 6);
+    assert_eq!(tier.remove(&ODD).unwrap(), 6);
     tier.sync_all().unwrap();
     put(b"changed", &new);
     let hour = std::time::Duration::from_secs(3600);

@@ -15,6 +15,7 @@ use kvmem_tier::format::{
 };
 use kvmem_tier::{DiskTier, DiskTierOptions, Fetched, TierError, TierSet, TierSetError, inspect};
 
+use crate::damage::{ODD, with_holes};
 use crate::simulated::{Disk, kill};
 use crate::store::get;
 
@@ -45,24 +46,10 @@ fn value(len: usize, seed: u8) -> Vec<u8> {
 
 /// Returns what a file of this version has after a process was killed.
 fn written() -> Vec<u8> {
-    let options = DiskTierOptions {
-        max_entries: Some(1),
-        journal_bytes: Some(8 * 4096),
-        ..DiskTierOptions::default()
-    };
-    let disk = Disk::new(128 << 10, 1);
-    let (tier, _) = DiskTier::on(disk.clone(), &options).unwrap();
+    let (disk, tier) = with_holes();
     let put = |key: &[u8], value: &[u8]| tier.store(&[(key, value)]).remove(0).unwrap();
-    // All 12 blocks, of which every other one becomes free: a long value then has several ranges.
-    let fillers: Vec<[u8; 1]> = (0..12).map(|i| [i]).collect();
-    let batch: Vec<(&[u8], &[u8])> = fillers.iter().map(|key| (&key[..], &key[..])).collect();
-    assert!(tier.store(&batch).iter().all(Result::is_ok));
-    let (even, odd): (Vec<&[u8]>, Vec<&[u8]>) =
-        fillers.iter().map(|key| &key[..]).partition(|key| key[0] % 2 == 0);
-    tier.remove(&even).unwrap();
-    tier.sync_all().unwrap();
     put(b"parts", &value(10_000, 0x50));
-    tier.remove(&odd).unwrap();
+    tier.remove(&ODD).unwrap();
     tier.sync_all().unwrap();
     put(b"first", &value(5000, 0x10));
     put(b"replaced", &value(100, 0x20));

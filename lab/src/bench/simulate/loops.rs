@@ -63,7 +63,7 @@ impl Setting {
             let took = (cores::now() - start).max(1);
             rates[index].set(calls as f64 * 1e3 / took as f64);
             cores::meet();
-            // What the thread holds is freed in no time.
+            // The thread frees its blocks without advancing the clock.
             cores::stop_counting();
         };
         let body = &body;

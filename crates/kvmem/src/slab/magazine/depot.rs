@@ -139,7 +139,7 @@ impl<R: Copy + Send> Depot<R> {
         self.round_bytes().saturating_mul(self.max.load(Ordering::Relaxed) as u64)
     }
 
-    /// Limits new magazines to about so many bytes: to the nearest number of rounds, at least one.
+    /// Limits new magazines to about `bytes`, rounded to whole rounds, and at least to one round.
     pub(crate) fn set_max_magazine_bytes(&self, bytes: u64) {
         let round = self.round_bytes().max(1);
         let rounds = usize::try_from(bytes.saturating_add(round / 2) / round).unwrap_or(usize::MAX);
