@@ -15,7 +15,7 @@ import pytest
 from machine import ROOT
 
 PAGES = ("docs/formats.md",)
-PAGES_WITH_LINKS = ("docs/faults.md",)
+PAGES_WITH_LINKS = ("docs/assurance.md", "docs/faults.md")
 LINK = re.compile(r"\[([a-z]\w+)\]\(([^)#]+\.(?:rs|py))\)")
 
 
