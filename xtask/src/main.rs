@@ -10,7 +10,7 @@
 //! - [`python`] tests the Python package, with the [`engines`] around kvmem; [`vllm_cpu`] is one
 //!   that generates tokens, and [`engines_matrix`] writes what was tested with which versions;
 //! - [`deploy`] runs the tests in `xtask/tests`, [`chaos`] attacks the built command, [`sanitize`]
-//!   runs the tests under the sanitizers and Miri;
+//!   runs the tests under the sanitizers and Miri, [`coverage`] counts what they execute;
 //! - [`install`], [`dist`], [`wheel`], [`package`] make what is shipped, by the [`layout`] of the C
 //!   interface and with the [`notices`] of the crates inside; [`site`] makes the documentation;
 //! - [`count`], [`drop_in`], [`mod@bench`], [`bench_suite`], [`bench_engine`] measure, and
@@ -22,6 +22,7 @@ mod bench_suite;
 mod chaos;
 mod checks;
 mod count;
+mod coverage;
 mod deploy;
 mod dist;
 mod drop_in;
@@ -70,6 +71,9 @@ enum Chore {
     /// Run the tests under AddressSanitizer, ThreadSanitizer and Miri, as far as a nightly
     /// toolchain has them; missing tools are reported as skipped.
     Sanitize(sanitize::SanitizeOptions),
+    /// Count the lines and branches of the product that its tests in Rust execute, by crate, and
+    /// list the lines that none executes. Takes a nightly toolchain with llvm-tools.
+    Coverage(coverage::CoverageOptions),
     /// Attack the command and the tests: small limits, outputs that fail, hostile files, signals,
     /// several instances at once. Every attack must end in time, with a documented status and an
     /// error that says what to do.
@@ -154,6 +158,7 @@ fn main() -> Result<ExitCode> {
     match Cli::parse().chore {
         Chore::Test(options) => checks::run(&root, &options),
         Chore::Sanitize(options) => sanitize::run(&root, &options),
+        Chore::Coverage(options) => coverage::run(&root, &options),
         Chore::Chaos(options) => chaos::run(&root, &options),
         Chore::Install(options) => install::run(&root, &options),
         Chore::Notices(options) => notices::run(&root, &options),

