@@ -6,7 +6,9 @@ use super::Pool;
 use super::observe::Failures;
 
 /// Figures of a [pool](Pool), all in bytes but the last few. They are of about one moment: threads
-/// allocate and free during the reading.
+/// allocate and free during the reading. A magazine that moves between a thread and a depot
+/// meanwhile may be missing from `cached`, or be in it twice. Its ranges then count as `allocated`,
+/// or as `free` twice.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct PoolFigures {

@@ -51,8 +51,9 @@ impl ExtentCache {
     pub(crate) fn snapshot(&self) -> ExtentSnapshot {
         let magazines = &self.instance.magazines;
         let look = || (self.space.published_stats(), magazines.stats());
-        // A range that moves between metadata and cache meanwhile is counted in one of the two, in
-        // both, or in neither.
+        // Moves between metadata and caches are detected; those between a cache and a depot are
+        // not: see `ExtentStats`. If all attempts fail, a range that moves between metadata and
+        // cache meanwhile is counted in one of the two, in both, or in neither.
         let (usage, cached) = (0..CONSISTENT_READ_TRIES)
             .find_map(|_| magazines.consistent_read(look))
             .unwrap_or_else(look);

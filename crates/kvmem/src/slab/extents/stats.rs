@@ -8,7 +8,8 @@ use super::cache::ExtentCache;
 use super::instance::ExtentInstance;
 
 /// The contents and counters of a space's caches, read at about one moment while other threads may
-/// continue.
+/// continue. Caches are read before depots, so a magazine that moves from a depot to a thread
+/// meanwhile may be missing from both, and one that moves the other way may be in both.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ExtentStats {
