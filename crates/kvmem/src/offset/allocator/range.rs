@@ -46,6 +46,18 @@ impl Range {
         if self.node() == NIL { Err(self.offset()) } else { Ok(self) }
     }
 
+    /// Returns both words, which functions pass and return in registers, as they do no array.
+    #[inline(always)]
+    pub(crate) fn into_words(self) -> (u64, u64) {
+        (self.words[0], self.words[1])
+    }
+
+    /// Returns the range of which [`into_words`](Self::into_words) returned these words.
+    #[inline(always)]
+    pub(crate) fn from_words((first, second): (u64, u64)) -> Self {
+        Range { words: [first, second] }
+    }
+
     #[inline(always)]
     pub(crate) fn offset(self) -> u64 {
         self.words[0]

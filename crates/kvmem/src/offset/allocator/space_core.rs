@@ -561,6 +561,23 @@ impl SpaceCore {
         raw
     }
 
+    /// Allocates `size` bytes, at most the hint, if fewer than `max_live` ranges are in use.
+    /// Returns `None` if the lock is not free, or the space is cut.
+    #[inline(always)]
+    pub(super) fn try_allocate_below(&self, size: u64, max_live: u64) -> Option<Option<Placed>> {
+        let mut slot = self.state.try_lock_closed()?;
+        let state = slot.as_deref_mut()?;
+        if state.heap.live() >= max_live {
+            return Some(None);
+        }
+        let reused = state.heap.reuse(size);
+        if reused.is_some() {
+            self.publish(&mut state.heap);
+            return Some(reused);
+        }
+        Some(self.allocate_new(&mut state.heap, size).get())
+    }
+
     /// Allocates `size` bytes if fewer than `max_live` ranges are in use.
     #[inline]
     pub(crate) fn allocate_below(&self, size: u64, max_live: u64) -> Result<Placed, AllocError> {
@@ -582,7 +599,11 @@ impl SpaceCore {
 
     #[cold]
     #[inline(never)]
-    fn allocate_below_waiting(&self, size: u64, max_live: u64) -> Result<Placed, AllocError> {
+    pub(super) fn allocate_below_waiting(
+        &self,
+        size: u64,
+        max_live: u64,
+    ) -> Result<Placed, AllocError> {
         let placed = self.with_whole(|state| {
             below(state.heap.live(), max_live)?;
             place_waiting(state, size, |_, placed| placed)

@@ -6,7 +6,7 @@
 use super::allocation::Allocation;
 use super::allocator::OffsetAllocator;
 use super::hint::SpaceStats;
-use super::range::{Range, short_size};
+use super::range::{Range, known_size, short_size};
 use super::registry;
 use super::shards::Keepalive;
 #[cfg(all(test, not(loom)))]
@@ -94,6 +94,17 @@ impl SpaceHandle {
         Ok(Range::new(offset, short_size(size), node))
     }
 
+    /// Allocates `size` bytes as [`take`](Self::take) does, at most the hint; says no reason if it
+    /// fails.
+    #[inline(always)]
+    pub(crate) fn try_take(self, size: u64, max_live: u64) -> Option<Range> {
+        let Placed { node, offset } = match self.core.try_allocate_below(size, max_live) {
+            Some(placed) => placed?,
+            None => self.core.allocate_below_waiting(size, max_live).ok()?,
+        };
+        Some(Range::new(offset, short_size(size), node))
+    }
+
     /// Allocates up to `n` ranges under one lock and appends them to `out`. Fewer only if no more
     /// fit, or `max_live` are in use, or the space is cut and no more fit into one shard.
     pub(crate) fn take_many(self, size: u32, n: usize, max_live: u64, out: &mut Vec<Range>) {
@@ -104,7 +115,7 @@ impl SpaceHandle {
     /// Frees one range.
     #[inline]
     pub(crate) fn give_back(self, range: Range) {
-        if self.core.free(range.placed(), Some(u64::from(range.size()))) {
+        if self.core.free(range.placed(), known_size(range.size())) {
             registry::release_slot(self.index);
         }
     }

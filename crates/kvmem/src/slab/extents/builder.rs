@@ -90,8 +90,8 @@ impl ExtentBuilder {
         }
     }
 
-    /// Adds sizes, in bytes, that are hot from the beginning and stay hot. At most 32 sizes, each
-    /// no larger than the [bound of cached bytes](Self::max_cached_bytes).
+    /// Adds sizes, in bytes, that are hot from the beginning and while caching pays off. At most 32
+    /// sizes, each no larger than the [bound of cached bytes](Self::max_cached_bytes).
     pub fn hot_sizes(mut self, sizes: impl IntoIterator<Item = u64>) -> Self {
         self.hot_sizes.extend(sizes);
         self

@@ -25,6 +25,18 @@ pub(crate) struct RangeHooks {
     pub(crate) freed: Option<RangeHook>,
 }
 
+/// Stands for the hooks of a space that has none and in which no size is hot: one load shows a
+/// request that it goes to the space.
+static COLD: RangeHooks = RangeHooks { allocated: None, freed: None };
+
+impl RangeHooks {
+    /// Returns whether no size is hot, and there are no hooks.
+    #[inline(always)]
+    pub(super) fn are_cold(&self) -> bool {
+        ptr::eq(self, &COLD)
+    }
+}
+
 /// The place of the hooks of a space. It has a cache line of its own, because every request reads
 /// it and neighbours might be written.
 #[repr(align(64))]
@@ -43,9 +55,23 @@ impl HooksSlot {
         self.0.store(hooks, Ordering::Relaxed);
     }
 
+    /// Sets whether no size is hot, if there are no hooks.
+    pub(super) fn set_cold(&self, cold: bool) {
+        let (none, cold_hooks) = (ptr::null_mut(), ptr::from_ref(&COLD).cast_mut());
+        let (from, to) = if cold { (none, cold_hooks) } else { (cold_hooks, none) };
+        // Relaxed: a hint.
+        let _ = self.0.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     /// Returns the hooks, if the space has any.
-    #[inline(always)]
+    #[inline]
     pub(super) fn get(&self) -> Option<&'static RangeHooks> {
+        self.get_or_cold().filter(|hooks| !hooks.are_cold())
+    }
+
+    /// Returns the hooks, if the space has any, or those that [are cold](RangeHooks::are_cold).
+    #[inline(always)]
+    pub(super) fn get_or_cold(&self) -> Option<&'static RangeHooks> {
         // SAFETY: the pointer is null or that of a static. Relaxed: see `set`.
         unsafe { self.0.load(Ordering::Relaxed).as_ref() }
     }

@@ -1,17 +1,19 @@
 //! *Hot sizes*: the sizes that are cached, and their classes.
 //!
-//! A size is hot if the user named it, or if it was detected: it was requested repeatedly among
-//! sizes that are not hot. Candidates are kept in a small table, indexed by a hash of the size. A
+//! A size is hot if the user named it, or if it was detected: it was allocated repeatedly among
+//! sizes that are not hot. Requests that fail do not count, because a caller may repeat one until
+//! it has freed enough. Candidates are kept in a small table, indexed by a hash of the size. A
 //! request for another size with the same hash decrements the candidate's count before it replaces
 //! the candidate. So sizes that are all different never become hot, and a size that makes up half
 //! of the requests of its entry becomes hot after a few. When all classes are taken, all detected
 //! sizes are forgotten together, at most once every 2^14 requests for other sizes. Traffic can
 //! change, for example when a server loads another model, and sizes that are still hot are soon
-//! detected again.
+//! detected again. If no size stands out among 2^12 requests, detection pauses for 2^16.
 //!
-//! Where several sizes share a full space, requests for one find the ranges of the others cached
-//! and reclaim them again and again. Then caching costs more than it saves: the detected sizes are
-//! forgotten, and no size is detected for 2^16 requests.
+//! Where caching costs more than it saves, as where several sizes share a full space, all sizes are
+//! *suspended*: none is hot for 2^16 requests. Then the named ones are hot again, and others are
+//! detected. Each time that caching pays no better, the next suspension is twice as long, up to
+//! 2^22 requests.
 //!
 //! All tables are read without a lock, and a reader may see outdated entries. The authoritative
 //! check is [`keeps`](HotSizes::keeps), which runs under the owner's lock, and a thread that takes
@@ -19,7 +21,7 @@
 
 use std::ptr;
 
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// The number of sizes that can be hot at the same time.
 pub(super) const CLASSES: usize = 32;
@@ -30,8 +32,14 @@ const CANDIDATES: usize = 64;
 const REQUESTS_TO_BE_HOT: u32 = 8;
 /// The number of requests for sizes that are not hot before detected sizes are forgotten.
 const FORGET_AFTER_REQUESTS: u32 = 1 << 14;
-/// The number of requests for which no size is detected after caching did not pay off.
-const SUSPENDED_REQUESTS: u32 = 1 << 16;
+/// The number of requests for which no size is hot after caching did not pay off, at first and at
+/// most.
+const SUSPENDED_REQUESTS: (u32, u32) = (1 << 16, 1 << 22);
+/// The number of requests without a hot size after which detection pauses for the least number of
+/// requests.
+const PAUSE_AFTER_REQUESTS: u32 = 1 << 12;
+/// If at least this many ranges were cached since the last suspension, the next one is short.
+const PAID_PUTS: u32 = 1 << 15;
 
 /// When sizes are detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +77,10 @@ pub(super) struct HotSizes {
     /// opposite: if a reader finds the same even number before and after, nothing was cached
     /// meanwhile.
     epoch: AtomicU32,
-    /// The number of requests for which no size is detected.
+    /// The number of requests for which no size is hot.
     suspended: AtomicU32,
+    /// The length of the next suspension.
+    suspension: AtomicU32,
     /// A candidate in the upper half, the count of its requests in the lower half.
     candidates: [AtomicU64; CANDIDATES],
     /// Requests for sizes that are not hot since detected sizes were last forgotten.
@@ -94,6 +104,7 @@ impl HotSizes {
             detection: AtomicU32::new(Detection::Off.number()),
             epoch: AtomicU32::new(0),
             suspended: AtomicU32::new(0),
+            suspension: AtomicU32::new(SUSPENDED_REQUESTS.0),
             candidates: std::array::from_fn(|_| AtomicU64::new(0)),
             cold_requests: AtomicU32::new(0),
         }
@@ -121,10 +132,10 @@ impl HotSizes {
         self.size_of(class) == size
     }
 
-    /// Returns the size of a class, or 0.
+    /// Returns the size of a class, or 0 if it is not in use.
     pub(super) fn size_of(&self, class: usize) -> u32 {
-        // Relaxed: changes only while all owners are stopped.
-        self.sizes.get(class).map_or(0, |size| size.load(Ordering::Relaxed))
+        // Relaxed: changes only while all owners are stopped, as the number of classes in use does.
+        if class < self.used() { self.sizes[class].load(Ordering::Relaxed) } else { 0 }
     }
 
     /// Returns the number of classes in use. It may grow between two calls, and shrinks only when
@@ -149,6 +160,7 @@ impl HotSizes {
         self.candidates.iter().for_each(|candidate| candidate.store(0, Ordering::Relaxed));
         self.detection.store(detection.number(), Ordering::Relaxed);
         self.suspended.store(0, Ordering::Relaxed);
+        self.suspension.store(SUSPENDED_REQUESTS.0, Ordering::Relaxed);
         self.end_epoch();
         self.set_max_size(max_size);
     }
@@ -170,6 +182,19 @@ impl HotSizes {
         }
     }
 
+    /// Returns true only if nothing was cached, and `and` true, at some moment during the call.
+    #[inline(always)]
+    pub(super) fn nothing_hot(&self, and: impl FnOnce() -> bool) -> bool {
+        // Acquire pairs with the Release in `end_epoch`.
+        let epoch = self.epoch.load(Ordering::Acquire);
+        epoch.is_multiple_of(2) && and() && {
+            // Acquire pairs with the Release fences of a thread that charges a magazine before it
+            // takes ranges for it from the source: if `and` saw these missing, the epoch is odd.
+            fence(Ordering::Acquire);
+            self.epoch.load(Ordering::Relaxed) == epoch
+        }
+    }
+
     /// Returns the address of a number that is even while nothing is cached, and changes with that.
     pub(super) fn epoch_address(&self) -> *const u32 {
         // An atomic has the representation of its number.
@@ -187,11 +212,35 @@ impl HotSizes {
         }
     }
 
-    /// Forgets the detected sizes and detects none for some time. Called while nothing is cached.
-    pub(super) fn suspend(&self) {
+    /// Makes all sizes cold for some time. `puts` ranges were cached since the last suspension.
+    /// Called while nothing is cached.
+    pub(super) fn suspend(&self, puts: u32) {
         self.forget_detected();
-        // Relaxed: a hint.
-        self.suspended.store(SUSPENDED_REQUESTS, Ordering::Relaxed);
+        // Relaxed, all: hints, and see the head of the module.
+        self.buckets.iter().for_each(|bucket| bucket.store(0, Ordering::Relaxed));
+        self.used.store(0, Ordering::Relaxed);
+        let (min, max) = SUSPENDED_REQUESTS;
+        let length = if puts >= PAID_PUTS { min } else { self.suspension.load(Ordering::Relaxed) };
+        self.suspended.store(length, Ordering::Relaxed);
+        self.suspension.store((length * 2).min(max), Ordering::Relaxed);
+    }
+
+    /// Makes the named sizes hot again after a suspension; returns false if they are hot. Called
+    /// while nothing is cached.
+    pub(super) fn resume(&self) -> bool {
+        let suspended = self.used() < self.named();
+        if suspended {
+            self.begin_epoch();
+            self.forget_detected();
+        }
+        suspended
+    }
+
+    /// Makes the epoch odd before a size is hot. Called while nothing is cached.
+    fn begin_epoch(&self) {
+        // Relaxed, both: threads that use the size later synchronize with this one, because they
+        // are stopped now; so a thread that sees a range cached sees an odd epoch.
+        self.epoch.store(self.epoch.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
     }
 
     /// Makes all sizes cold and stops the detection.
@@ -222,10 +271,8 @@ impl HotSizes {
         if class == CLASSES || self.class_of(size).is_some() {
             return None;
         }
-        // Relaxed, all: see the head of the module. Threads that use the class later synchronize
-        // with this one, because they are stopped now; so a thread that sees a range cached sees
-        // an odd epoch.
-        self.epoch.store(self.epoch.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
+        self.begin_epoch();
+        // Relaxed, all: see the head of the module.
         self.sizes[class].store(size, Ordering::Relaxed);
         self.used.store(class + 1, Ordering::Relaxed);
         if named {
@@ -246,21 +293,29 @@ impl HotSizes {
             .store(u64::from(size) << 32 | (class as u64 + 1), Ordering::Relaxed);
     }
 
-    /// Records a request for a size that is not hot; returns whether the size should become hot.
+    /// Records an allocation of a size that is not hot; returns whether sizes should become hot.
     #[inline]
     pub(super) fn record_request(&self, size: u64) -> bool {
         // Relaxed, all: if threads overwrite each other's counts, a request or two is not counted.
-        let on = self.detection.load(Ordering::Relaxed) == Detection::On.number();
-        if !on || size.wrapping_sub(1) >= u64::from(self.max_size.load(Ordering::Relaxed)) {
-            return false;
-        }
         let suspended = self.suspended.load(Ordering::Relaxed);
         if suspended > 0 {
             self.suspended.store(suspended - 1, Ordering::Relaxed);
             return false;
         }
-        self.cold_requests
-            .store(self.cold_requests.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+        if self.used() < self.named() {
+            return true;
+        }
+        let on = self.detection.load(Ordering::Relaxed) == Detection::On.number();
+        if !on || size > u64::from(self.max_size.load(Ordering::Relaxed)) {
+            return false;
+        }
+        let cold = self.cold_requests.load(Ordering::Relaxed).saturating_add(1);
+        self.cold_requests.store(cold, Ordering::Relaxed);
+        if cold >= PAUSE_AFTER_REQUESTS && self.used() == 0 {
+            self.cold_requests.store(0, Ordering::Relaxed);
+            self.suspended.store(SUSPENDED_REQUESTS.0, Ordering::Relaxed);
+            return false;
+        }
         let candidate = &self.candidates[hash::<{ CANDIDATES.ilog2() }>(size as u32)];
         let seen = candidate.load(Ordering::Relaxed);
         let count = seen as u32;
@@ -375,12 +430,35 @@ mod tests {
         assert_eq!(odd % 2, 1);
         hot.end_epoch();
         assert_eq!(epoch(), odd, "a size is hot");
-        hot.suspend();
+        hot.suspend(0);
         assert_eq!(epoch(), odd, "cached ranges are on their way back");
         hot.end_epoch();
         assert_eq!(epoch(), odd + 1);
         let requests = (0..).position(|_| request(&hot, 4096));
-        assert_eq!(requests, Some((SUSPENDED_REQUESTS + REQUESTS_TO_BE_HOT - 1) as usize));
+        assert_eq!(requests, Some((SUSPENDED_REQUESTS.0 + REQUESTS_TO_BE_HOT - 1) as usize));
+    }
+
+    #[test]
+    fn pauses_grow_until_caching_has_paid() {
+        let hot = HotSizes::new();
+        hot.open(Detection::On, u32::MAX);
+        let pause = || hot.suspended.load(Ordering::Relaxed);
+        for length in [16, 17, 18, 19, 20, 21, 22, 22] {
+            hot.suspend(PAID_PUTS - 1);
+            assert_eq!(pause(), 1 << length);
+        }
+        for (puts, length) in [(PAID_PUTS, 16), (0, 17), (PAID_PUTS, 16)] {
+            hot.suspend(puts);
+            assert_eq!(pause(), 1 << length);
+        }
+        hot.open(Detection::On, u32::MAX);
+        assert_eq!(pause(), 0);
+        // No size stands out.
+        for size in 1..PAUSE_AFTER_REQUESTS {
+            assert!(!request(&hot, size) && pause() == 0);
+        }
+        assert!(!request(&hot, 77));
+        assert_eq!(pause(), SUSPENDED_REQUESTS.0);
     }
 
     #[test]

@@ -154,6 +154,7 @@ impl ExtentInstance {
         for &size in opening.hot_sizes {
             instance.bind(size, true);
         }
+        instance.hooks.set_cold(opening.hot_sizes.is_empty());
         // Release pairs with the Acquire in `of_allocator`: the instance is open.
         instance.id.store(id, Ordering::Release);
         instance
@@ -190,8 +191,9 @@ impl ExtentInstance {
     #[inline(always)]
     pub(super) fn allocate(&self, size: u64) -> Result<Range, AllocError> {
         // Before the fast path, so that nothing has to be kept across a call.
-        match self.hooks.get() {
+        match self.hooks.get_or_cold() {
             None => self.allocate_without_hooks(size),
+            Some(hooks) if hooks.are_cold() => self.allocate_from_space(size),
             Some(hooks) => self.allocate_with_hooks(hooks, size),
         }
     }
@@ -214,10 +216,15 @@ impl ExtentInstance {
         {
             return Ok(range);
         }
+        self.allocate_from_space(size)
+    }
+
+    #[inline(always)]
+    fn allocate_from_space(&self, size: u64) -> Result<Range, AllocError> {
         // The error is passed separately, so a successful result stays in registers. It is made
         // here, so callers that ignore it do not pay for it.
         let mut failure = AllocError::ZeroSize;
-        match self.allocate_or_fail(size, &mut failure).found() {
+        match Range::from_words(self.allocate_or_fail(size, &mut failure)).found() {
             Ok(range) => Ok(range),
             Err(FULL) => Err(self.space.early_error(size)),
             Err(_) => Err(failure),
@@ -232,25 +239,32 @@ impl ExtentInstance {
         RawAllocation { handle: RawHandle { allocator: id, slot, generation }, offset, size }
     }
 
-    /// Allocates a range that the thread's loaded magazine does not have. Most requests of a full
-    /// space fail here, without a lock: they write nothing but the mark of the owner lock.
+    /// Allocates a range that the thread's loaded magazine does not have; returns its words. Most
+    /// requests of a full space fail here, without a lock: they write nothing but the mark of the
+    /// owner lock.
     #[inline(never)]
-    fn allocate_or_fail(&self, size: u64, failure: &mut AllocError) -> Range {
-        // Where no size is hot nothing is cached, and the space decides. If it fails, the caches
-        // are queried later: a size may have become hot meanwhile.
-        if self.hot.used() == 0 && size <= self.space.largest_free_hint() {
+    fn allocate_or_fail(&self, size: u64, failure: &mut AllocError) -> (u64, u64) {
+        // Where no size is hot nothing is cached, and the space decides.
+        let mut may_fit = false;
+        let fails = self.hot.nothing_hot(|| {
+            may_fit = size.wrapping_sub(1) < self.space.largest_free_hint();
+            !may_fit
+        });
+        if fails {
+            return Range::none(FULL).into_words();
+        }
+        // If it fails, the caches are queried: a size may have become hot meanwhile.
+        if may_fit && let Some(range) = self.space.try_take(size, self.max_live()) {
             self.record_request(size);
-            if let Ok(range) = self.space.take(size, self.max_live()) {
-                return range;
-            }
+            return range.into_words();
         }
         if size > self.magazines.max_free_fast(|| self.space.free_bound())
             || self.is_full(size)
             || self.exceeds_free(size)
         {
-            return Range::none(FULL);
+            return Range::none(FULL).into_words();
         }
-        self.allocate_slow(size, failure)
+        self.allocate_slow(size, failure).into_words()
     }
 
     #[cold]
@@ -259,21 +273,23 @@ impl ExtentInstance {
         if size > self.space.largest_free_hint() && self.is_full_slow(size) {
             return Range::none(FULL);
         }
-        match self.class_of(short(size)) {
-            Some(class) => match self.magazines.get(class) {
-                Some(range) if u64::from(range.size()) == size => return range,
-                // The class stands for another size meanwhile.
-                Some(other) => self.space.give_back(other),
-                None => (),
-            },
-            None => self.record_request(size),
-        }
-        let taken = self.with_reclaim(|| self.space.take(size, self.max_live()));
         if !self.magazines.pays_off() {
-            self.forget_hot_sizes();
+            self.suspend();
         }
-        match taken {
-            Ok(range) => range,
+        let class = self.class_of(short(size));
+        match class.and_then(|class| self.magazines.get(class)) {
+            Some(range) if u64::from(range.size()) == size => return range,
+            // The class stands for another size meanwhile.
+            Some(other) => self.space.give_back(other),
+            None => (),
+        }
+        match self.with_reclaim(|| self.space.take(size, self.max_live())) {
+            Ok(range) => {
+                if class.is_none() {
+                    self.record_request(size);
+                }
+                range
+            }
             Err(error) => {
                 *failure = error;
                 Range::none(FAILED)
@@ -289,21 +305,27 @@ impl ExtentInstance {
     /// Frees a range: into the thread's magazines if its size is hot.
     #[inline(always)]
     pub(super) fn free(&self, range: Range) {
-        if let Some(hooks) = self.hooks.get() {
-            return self.free_with_hooks(hooks, range);
+        match self.hooks.get_or_cold() {
+            None => self.free_without_hooks(range),
+            Some(hooks) if hooks.are_cold() => self.free_uncached(range.into_words()),
+            Some(hooks) => self.free_with_hooks(hooks, range),
         }
+    }
+
+    #[inline(always)]
+    fn free_without_hooks(&self, range: Range) {
         // No size from 4 GiB − 1 B up is hot.
         match self.class_of(range.size()) {
             Some(class) => self.magazines.put(class, range),
-            None => self.free_uncached(range),
+            None => self.free_uncached(range.into_words()),
         }
     }
 
     /// Not inlined: keeps this code out of the path of hot sizes.
     #[inline(never)]
-    fn free_uncached(&self, range: Range) {
+    fn free_uncached(&self, words: (u64, u64)) {
         self.hot.record_free();
-        drop(self.space.allocation(range));
+        self.space.give_back(Range::from_words(words));
     }
 
     /// Sets the bound of cached bytes to the value of `bound`. Calls are serialized, so the last
@@ -327,9 +349,10 @@ impl ExtentInstance {
             self.hot.close();
             release_classes(magazines, 0);
         });
+        self.hooks.set_cold(true);
     }
 
-    /// Records a request for a size that is not hot.
+    /// Records an allocation of a size that is not hot.
     #[inline]
     pub(super) fn record_request(&self, size: u64) {
         if self.hot.record_request(size) {
@@ -344,21 +367,18 @@ impl ExtentInstance {
         self.bind(size, false);
     }
 
-    /// Forgets the detected sizes for some time.
+    /// Makes all sizes cold for some time.
     #[cold]
     #[inline(never)]
-    fn forget_hot_sizes(&self) {
-        if self.hot.used() == self.hot.named() {
-            return;
-        }
+    fn suspend(&self) {
         let Some(_binding) = self.binding.try_lock() else { return };
+        // Sizes that are hot later are judged anew.
+        let puts = self.magazines.try_again();
         self.magazines.rebind(|magazines| {
-            self.hot.suspend();
-            release_classes(magazines, self.hot.used());
+            self.hot.suspend(puts);
+            release_classes(magazines, self.hot.named());
         });
-        // Sizes that are detected later are judged anew.
-        self.magazines.try_again();
-        self.space.set_combining(self.hot.used() == 0);
+        self.follow_hot_sizes();
         // The cached ranges are back in the space.
         self.hot.end_epoch();
     }
@@ -366,6 +386,9 @@ impl ExtentInstance {
     fn bind(&self, size: u32, named: bool) {
         let bound = self.magazines.max_cached_bytes();
         self.magazines.rebind(|magazines| {
+            if self.hot.resume() {
+                return;
+            }
             if !named && self.hot.should_forget_detected() {
                 self.hot.forget_detected();
                 release_classes(magazines, self.hot.used());
@@ -376,9 +399,16 @@ impl ExtentInstance {
                 magazines.reshape(class, u64::from(size), (rounds as usize, max as usize));
             }
         });
+        self.follow_hot_sizes();
+    }
+
+    /// Adapts the ways of requests after sizes have become hot or cold.
+    fn follow_hot_sizes(&self) {
+        let cold = self.hot.used() == 0;
         // Where sizes are hot, most threads stay out of the space, and a request that must fail
         // relies on the exact hint: with a bound it would reclaim all caches.
-        self.space.set_combining(self.hot.used() == 0);
+        self.space.set_combining(cold);
+        self.hooks.set_cold(cold);
     }
 
     /// Returns true only if no range of `size` bytes was available at some moment during the call;
@@ -436,10 +466,7 @@ impl ExtentInstance {
     #[inline(never)]
     pub(super) fn free_with_hooks(&self, hooks: &RangeHooks, range: Range) {
         self.run(hooks.freed, range);
-        match self.class_of(range.size()) {
-            Some(class) => self.magazines.put(class, range),
-            None => self.free_uncached(range),
-        }
+        self.free_without_hooks(range);
     }
 
     /// Runs the hook of freed ranges on the tail that shrinking to `new_size` bytes is about to cut

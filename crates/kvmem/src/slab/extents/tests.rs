@@ -134,3 +134,70 @@ fn a_size_is_hot_again_after_caching_did_not_pay_off() {
         assert!(is_hot());
     }
 }
+
+/// Replaces ranges of random sizes at random, in a space that `live` of them fill to `percent` %,
+/// if they have 7,936 bytes on average. Returns how many sizes are hot in the end.
+fn hot_after(live: u64, percent: u64, exchanges: u64, size: impl Fn(u64) -> u64) -> usize {
+    let capacity = live * 7936 * 100 / percent;
+    let space = ExtentCache::new(capacity).unwrap();
+    let (mut held, mut bytes, mut random) = (Vec::<Extent>::new(), 0, 1_u64);
+    for _ in 0..exchanges {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
+        let (size, mut victim) = (size(random >> 33), random >> 40);
+        loop {
+            if bytes + size <= capacity / 100 * percent
+                && let Ok(extent) = space.allocate(size)
+            {
+                held.push(extent);
+                bytes += size;
+                break;
+            }
+            let freed = held.swap_remove(victim as usize % held.len());
+            bytes -= freed.len();
+            victim = victim.wrapping_mul(31);
+        }
+    }
+    space.check().unwrap();
+    space.stats().classes.len()
+}
+
+#[test]
+fn sizes_are_cold_where_most_operations_are_slow() {
+    let sixteen = |random| 4096 + random % 16 * 512;
+    // A full space reclaims; magazines of one range each miss.
+    assert_eq!(hot_after(1000, 100, 30_000, sixteen), 0);
+    assert_eq!(hot_after(1000, 75, 30_000, sixteen), 0);
+    // Here both pay off: a bound of many ranges, and free bytes for each size.
+    assert_eq!(hot_after(20_000, 75, 80_000, sixteen), 16);
+}
+
+/// A caller repeats a request until it has freed enough. That makes no size hot.
+#[test]
+fn requests_that_fail_make_no_size_hot() {
+    assert_eq!(hot_after(1000, 100, 4000, |random| 1024 + random % 13_824), 0);
+}
+
+/// Named sizes become cold, too, and are hot again after the pause, without others.
+#[test]
+fn named_sizes_are_hot_again_after_a_pause() {
+    let space = named(1 << 30, &[64, 128]);
+    let sizes = || space.stats().classes.iter().map(|class| class.size).collect::<Vec<_>>();
+    for (pauses, cold) in [1 << 16, 1 << 17].into_iter().enumerate() {
+        // The first one follows puts of another space that had the same caches.
+        for _ in 0..9 {
+            space.instance.magazines.reclaim(|| ());
+        }
+        // Of a size that is not hot, so the request reaches the space.
+        drop(space.allocate(100_000).unwrap());
+        assert!(sizes().is_empty());
+        let requests = (0..1 << 20).take_while(|_| {
+            drop(space.allocate(4096).unwrap());
+            assert_eq!(space.stats().cached_ranges, 0);
+            sizes().is_empty()
+        });
+        assert_eq!(requests.count() + 1, cold, "pause {pauses}");
+        assert_eq!(sizes(), [64, 128]);
+        drop(space.allocate(64).unwrap());
+        assert!(space.stats().cached_ranges > 0);
+    }
+}

@@ -297,15 +297,15 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
         self.core().enable_caching(max_cached_bytes);
     }
 
-    /// Returns false if reclaims have followed each other so closely that caching costs more than
-    /// it saves.
+    /// Returns false if caching has cost more than it saved for some time.
+    #[inline]
     pub(crate) fn pays_off(&self) -> bool {
         self.core().pays_off()
     }
 
-    /// Makes [`pays_off`](Self::pays_off) true, until more reclaims follow closely.
-    pub(crate) fn try_again(&self) {
-        self.core().try_again();
+    /// Makes [`pays_off`](Self::pays_off) true. Returns the puts since the last call.
+    pub(crate) fn try_again(&self) -> u32 {
+        self.core().try_again()
     }
 
     /// Returns the number of calls of [`reclaim`](Self::reclaim).

@@ -209,8 +209,8 @@ fn the_bound_follows_the_capacity() {
     assert_eq!(fixed.stats().max_cached_bytes, 1 << 20);
 }
 
-/// Two sizes that share a full space keep reclaiming each other's cached ranges. Then frees bypass
-/// the caches, and reclaims become rare.
+/// Two sizes that share a full space keep reclaiming each other's cached ranges. Then both become
+/// cold for some time, and reclaims are rare.
 #[test]
 fn sizes_that_share_a_full_space_reclaim_rarely() {
     const STEPS: u64 = 40_000;

@@ -1,37 +1,45 @@
-//! *Bypass*: decides whether rounds bypass the caches.
+//! *Bypass*: decides whether rounds bypass the caches, and whether caching pays off.
 //!
-//! If several sizes share a full space, a request for one size finds rounds of the others and
-//! reclaims every time; caching then costs more than it saves. A reclaim that follows closely on
-//! the previous one therefore makes the next puts *bypass* the caches: 64 puts at first, twice as
-//! many each time, at most 8192. If 1024 or more puts lie between two reclaims, no put bypasses.
-//! After 32 close reclaims in a row caching does not *pay off*, and the owner of the caches may
-//! give it up for some time.
+//! Rounds bypass the caches during a reclaim, and after the owner of the caches has closed them.
+//!
+//! Caching saves time where most operations take the fast path. It *loses* time in two cases:
+//!
+//! - A request finds no free range and reclaims what is cached. Where several sizes share a full
+//!   space, requests for one find the ranges of the others cached again and again.
+//! - Magazines are so short, or requests so mixed, that a thread is on its slow path most of the
+//!   time.
+//!
+//! A reclaim is a loss if fewer than [`WORTHWHILE_PUTS`] puts lie between it and the one before.
+//! The owner of a cache counts its slow operations, and compares its puts after each
+//! [`WINDOW`] of them: fewer than [`WORTHWHILE_PUTS`] are a loss, too. Where several threads share
+//! the source, they would meet at its lock without caches, so each of them needs a part of these
+//! puts. After [`MAX_LOSSES`] losses in a row caching does not *pay off*, and the owner of the
+//! caches gives it up for some time. A window or a reclaim that is no loss begins a new row.
+//!
+//! Only slow paths count, and puts are counted anyway: see [reclaim](super::reclaim).
 
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// With at least this many puts between two reclaims, caching pays off and no put bypasses.
+/// With at least this many puts in a window, or between two reclaims, caching pays off. A slow
+/// operation takes some 250 instructions longer than one without caches, a fast one 100 shorter,
+/// and a slow put counts three times.
 const WORTHWHILE_PUTS: u32 = 1024;
-/// Puts that bypass the caches after the first of several close reclaims, and at most.
-const MIN_BYPASS_PUTS: u32 = 64;
-const MAX_BYPASS_PUTS: u32 = 1 << 13;
-/// The number of close reclaims in a row from which on caching does not pay off. The first few may
-/// come from caches that are being filled.
-const MAX_CLOSE_RECLAIMS: u32 = 32;
-/// The number of further close reclaims after which caching, tried again, does not pay off.
-const CLOSE_RECLAIMS_AGAIN: u32 = 16;
+/// Slow operations of a thread in a window.
+pub(super) const WINDOW: u32 = 256;
+/// Losses in a row after which caching does not pay off. The first few may come from caches that
+/// are being filled.
+const MAX_LOSSES: u32 = 8;
 
 /// Decides whether rounds bypass the caches.
 pub(crate) struct Bypass {
     /// The number of threads that reclaim now, plus [`CLOSED`] if caching is disabled.
     disabled: AtomicUsize,
-    /// Puts that still have to bypass.
-    remaining: AtomicU32,
-    /// Length of the latest bypass, in puts.
-    length: AtomicU32,
-    /// Reclaims in a row that followed closely on the previous one.
-    close: AtomicU32,
+    /// Losses in a row.
+    losses: AtomicU32,
     /// Puts counted at the latest reclaim.
     puts: AtomicU32,
+    /// Puts counted when caching was last given up.
+    puts_before: AtomicU32,
     reclaims: AtomicU64,
 }
 
@@ -40,10 +48,9 @@ impl Bypass {
         let none = || AtomicU32::new(0);
         Bypass {
             disabled: AtomicUsize::new(0),
-            remaining: none(),
-            length: none(),
-            close: none(),
+            losses: none(),
             puts: none(),
+            puts_before: none(),
             reclaims: AtomicU64::new(0),
         }
     }
@@ -51,18 +58,8 @@ impl Bypass {
     /// Returns whether rounds bypass the caches. Called under the owner's lock, so a trim happens
     /// entirely before or after it.
     pub(crate) fn is_active(&self) -> bool {
-        // Relaxed, both: `disabled` is ordered by the owner's lock; `remaining` is a hint.
-        self.disabled.load(Ordering::Relaxed) > 0 || self.remaining.load(Ordering::Relaxed) > 0
-    }
-
-    /// Returns whether this put bypasses the caches, and counts it. Called under the owner's lock.
-    pub(crate) fn takes_put(&self) -> bool {
-        // Relaxed, all: as in `is_active`.
-        let remaining = self.remaining.load(Ordering::Relaxed);
-        if remaining > 0 {
-            self.remaining.store(remaining - 1, Ordering::Relaxed);
-        }
-        remaining > 0 || self.disabled.load(Ordering::Relaxed) > 0
+        // Relaxed: ordered by the owner's lock.
+        self.disabled.load(Ordering::Relaxed) > 0
     }
 
     /// Makes all rounds bypass the caches until the result is dropped.
@@ -82,9 +79,7 @@ impl Bypass {
     pub(crate) fn open(&self) {
         // Relaxed, all: a thread that uses the instance later synchronizes with the caller first.
         self.reclaims.store(0, Ordering::Relaxed);
-        self.remaining.store(0, Ordering::Relaxed);
-        self.length.store(0, Ordering::Relaxed);
-        self.close.store(0, Ordering::Relaxed);
+        self.losses.store(0, Ordering::Relaxed);
         self.disabled.fetch_and(!CLOSED, Ordering::Relaxed);
     }
 
@@ -94,32 +89,40 @@ impl Bypass {
         self.reclaims.load(Ordering::Relaxed)
     }
 
-    /// Returns false if many reclaims in a row followed closely on the previous one.
+    /// Returns false if caching has cost more than it saved for some time.
+    #[inline]
     pub(crate) fn pays_off(&self) -> bool {
         // Relaxed: a hint.
-        self.close.load(Ordering::Relaxed) < MAX_CLOSE_RECLAIMS
+        self.losses.load(Ordering::Relaxed) < MAX_LOSSES
     }
 
-    /// Makes [`pays_off`](Self::pays_off) true, until some more reclaims follow closely.
-    pub(crate) fn try_again(&self) {
+    /// Makes [`pays_off`](Self::pays_off) true, when `puts` puts are counted. Returns the puts
+    /// since the last call.
+    pub(crate) fn try_again(&self, puts: u32) -> u32 {
         // Relaxed, both: hints.
-        self.close.store(MAX_CLOSE_RECLAIMS - CLOSE_RECLAIMS_AGAIN, Ordering::Relaxed);
-        self.length.store(0, Ordering::Relaxed);
+        self.losses.store(0, Ordering::Relaxed);
+        puts.wrapping_sub(self.puts_before.swap(puts, Ordering::Relaxed))
     }
 
     /// Records a reclaim that happens when `puts` puts are counted.
     pub(crate) fn record_reclaim(&self, puts: u32) {
-        // Relaxed, all: hints, and a statistic.
+        // Relaxed, both: a hint, and a statistic.
         self.reclaims.fetch_add(1, Ordering::Relaxed);
         let since = puts.wrapping_sub(self.puts.swap(puts, Ordering::Relaxed));
-        let length = match since {
-            WORTHWHILE_PUTS.. => 0,
-            _ => (self.length.load(Ordering::Relaxed) * 2).clamp(MIN_BYPASS_PUTS, MAX_BYPASS_PUTS),
-        };
-        let close = self.close.load(Ordering::Relaxed).saturating_add(1);
-        self.close.store(if length == 0 { 0 } else { close }, Ordering::Relaxed);
-        self.length.store(length, Ordering::Relaxed);
-        self.remaining.store(length, Ordering::Relaxed);
+        self.record(since >= WORTHWHILE_PUTS);
+    }
+
+    /// Records a window of slow operations in which a thread made `puts` puts, while `threads`
+    /// threads have caches.
+    pub(crate) fn record_window(&self, puts: u32, threads: usize) {
+        self.record(puts as usize * threads >= WORTHWHILE_PUTS as usize);
+    }
+
+    /// Records whether caching has paid off lately.
+    fn record(&self, pays: bool) {
+        // Relaxed, both: hints. If threads overwrite each other's counts, some are not counted.
+        let losses = if pays { 0 } else { self.losses.load(Ordering::Relaxed).saturating_add(1) };
+        self.losses.store(losses, Ordering::Relaxed);
     }
 
     /// Removes the reclaiming threads from the count. For a forked child: they do not exist in it.
@@ -140,5 +143,45 @@ impl Drop for Disabled<'_> {
     fn drop(&mut self) {
         // Relaxed: a thread that sees the change late only misses a chance to cache.
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Returns the number of calls of `lose` after which caching does not pay off.
+    fn losses(bypass: &Bypass, mut lose: impl FnMut()) -> usize {
+        let mut after = 1..100;
+        after
+            .find(|_| {
+                lose();
+                !bypass.pays_off()
+            })
+            .unwrap_or(0)
+    }
+
+    #[test]
+    fn caching_stops_after_losses_in_a_row() {
+        let bypass = Bypass::new();
+        let mut puts = 0;
+        let mut reclaim_after = |more: u32| {
+            puts += more;
+            bypass.record_reclaim(puts);
+        };
+        assert_eq!(losses(&bypass, || reclaim_after(WORTHWHILE_PUTS)), 0);
+        assert_eq!(losses(&bypass, || reclaim_after(WORTHWHILE_PUTS - 1)), 8);
+        // Another row.
+        reclaim_after(WORTHWHILE_PUTS);
+        assert!(bypass.pays_off());
+        assert_eq!(losses(&bypass, || bypass.record_window(100, 2)), 8);
+        assert_eq!(bypass.try_again(500), 500);
+        assert!(bypass.pays_off());
+        assert_eq!(bypass.try_again(700), 200);
+        // A window that is no loss begins a new row, as does one of a thread among many.
+        for (puts, threads) in [(WORTHWHILE_PUTS, 1), (WORTHWHILE_PUTS / 4, 4)] {
+            assert_eq!(losses(&bypass, || bypass.record_window(puts, threads)), 0);
+        }
+        assert_eq!(bypass.reclaims(), 99 + 8 + 1);
     }
 }

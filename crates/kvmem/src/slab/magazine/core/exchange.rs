@@ -66,6 +66,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         depot: &Depot<R>,
         refill: bool,
     ) -> Option<R> {
+        self.count_slow(slow_path.cache());
         let node = self.node(slow_path.cache());
         let outcome = self.exchange_for_full(&slow_path.cache().enter(), depot, node, refill);
         match outcome {
@@ -205,9 +206,10 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     }
 
     fn put_with(&self, mut slow_path: SlowPath<'_, '_, R>, depot: &Depot<R>, round: R) {
+        self.count_slow(slow_path.cache());
         let node = self.node(slow_path.cache());
         let access = slow_path.cache().enter();
-        if S::TRACKED && (!self.source.keeps(depot.class(), &round) || self.bypass.takes_put()) {
+        if S::TRACKED && (!self.source.keeps(depot.class(), &round) || self.bypass.is_active()) {
             drop(access);
             return self.source.drain_one(depot.class(), round);
         }

@@ -17,11 +17,12 @@
 //! that enters a cache can be missed. A thread preempted in the middle of a move hides its cached
 //! rounds until it runs again; meanwhile a failed request costs one reclaim.
 //!
-//! A reclaim that follows closely on the previous one makes the next puts bypass the caches; see
+//! Where reclaims follow each other closely, caching does not pay off; see
 //! [bypass](super::bypass).
 
 use super::super::source::RoundSource;
 use super::super::thread_cache::{CacheRef, Caches, OwnCache};
+use super::bypass::WINDOW;
 use super::state::MagazineCore;
 use crate::sync::{Ordering, fence};
 
@@ -143,14 +144,24 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         self.rebind(change);
     }
 
-    /// Returns whether the latest bypass is shorter than the longest one.
+    /// See [`Bypass::pays_off`](super::bypass::Bypass::pays_off).
     pub(crate) fn pays_off(&self) -> bool {
         self.bypass.pays_off()
     }
 
     /// See [`Bypass::try_again`](super::bypass::Bypass::try_again).
-    pub(crate) fn try_again(&self) {
-        self.bypass.try_again();
+    pub(crate) fn try_again(&self) -> u32 {
+        self.bypass.try_again(all_puts(&self.caches.lock()))
+    }
+
+    /// Counts a slow operation of the owner. Judges caching after a window of them.
+    #[inline]
+    pub(super) fn count_slow(&self, own: &mut OwnCache<'_, R>) {
+        if S::TRACKED
+            && let Some(puts) = own.count_slow(WINDOW)
+        {
+            self.bypass.record_window(puts, self.caches.lock().iter().count());
+        }
     }
 
     pub(crate) fn reclaims(&self) -> u64 {

@@ -66,6 +66,9 @@ pub(super) struct OwnerState<R> {
     /// The memory node of the thread, and the number of visits before it is looked up again.
     pub(super) node: Cell<usize>,
     pub(super) node_visits_remaining: Cell<u32>,
+    /// Slow operations since the last window of them ended, and the puts counted then.
+    pub(super) slow_operations: Cell<u32>,
+    pub(super) puts_before: Cell<u32>,
     /// A buffer for rounds on their way to or from the source.
     pub(super) scratch: UnsafeCell<Vec<R>>,
 }
@@ -112,6 +115,8 @@ impl<R: Copy + 'static> ThreadCache<R> {
                 in_slow_path: Cell::new(false),
                 node: Cell::new(0),
                 node_visits_remaining: Cell::new(0),
+                slow_operations: Cell::new(0),
+                puts_before: Cell::new(0),
                 scratch: UnsafeCell::new(Vec::new()),
             },
             witness: Witness::new(),

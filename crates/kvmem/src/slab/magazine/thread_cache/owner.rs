@@ -119,6 +119,20 @@ impl<'a, R: Copy + 'static> OwnCache<'a, R> {
         (!in_slow_path.replace(true)).then_some(SlowPath(self))
     }
 
+    /// Counts a slow operation. The last one of a window of them returns the puts in the window.
+    #[inline]
+    pub(crate) fn count_slow(&mut self, window: u32) -> Option<u32> {
+        // SAFETY: this thread is the owner, as `from_raw` required.
+        let state = unsafe { self.0.owner_state() };
+        let count = state.slow_operations.get() + 1;
+        state.slow_operations.set(count % window);
+        (count == window).then(|| {
+            // Relaxed: only the owner changes it.
+            let puts = self.0.header().puts.load(Ordering::Relaxed);
+            puts.wrapping_sub(state.puts_before.replace(puts))
+        })
+    }
+
     /// Returns the memory node that was looked up last.
     pub(crate) fn node(&self) -> usize {
         // SAFETY: this thread is the owner, as `from_raw` required.
