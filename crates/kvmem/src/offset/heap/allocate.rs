@@ -84,7 +84,7 @@ impl Heap {
         }
         let opened = self.close_region() && self.ranges.largest_binned() >= size
             || self.ranges.open_segment(size);
-        opened.then(|| self.fit(size)).flatten()
+        opened.then(|| self.fit_opened(size)).flatten()
     }
 
     /// Allocates a small request from the small-object region, and a request that slots exist for

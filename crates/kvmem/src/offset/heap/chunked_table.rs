@@ -5,7 +5,7 @@
 //! freed at once, except that one is kept for the next slot. The table therefore follows the live
 //! set in both directions. Chunks are short, so a few survivors hold little memory.
 //!
-//! A stack in front of the words holds the slots freed last, at most half as many as a chunk has.
+//! A stack in front of the words holds the slots freed last, at most [`RECENT`].
 //! They are used next, and count as used in the words: in a space whose ranges come and go, most
 //! calls change the stack alone. Slots move between the stack and the words several at a time.
 //!
@@ -13,6 +13,12 @@
 //! copying. A call copies at most one of them: a vector grows before it is full, while the others
 //! still have room. A copy touches pages that were never used, which takes far longer than reading
 //! the words.
+//!
+//! A table of up to [`FLAT_CHUNKS`] chunks is *flat*: one vector holds all slots. An access then
+//! reads no address of a chunk, which is a seventh of the instructions of an exchange of mixed sizes
+//! in a small space. When a table needs more, all its slots move into chunks, and it stays in that
+//! form. No branch of an access depends on the index, which would be a coin flip if only a part of
+//! the table were flat. A flat table becomes shorter from its end.
 //!
 //! New slots come in index order out of a fresh chunk. Ranges that were cut one after the other are
 //! therefore adjacent in memory, and a look at a range's neighbours mostly stays in one cache line.
@@ -24,8 +30,9 @@ use crate::offset::steps;
 /// The `u32` that identifies no slot.
 pub(crate) const NIL: u32 = u32::MAX;
 
-/// Slots of each chunk, unless a table says otherwise: one per bit of a word.
-pub(super) const CHUNK_SLOTS: usize = 64;
+/// Slots of each chunk, unless a table says otherwise: one per bit of a word. Of shorter chunks a
+/// large table has so many that the vector of their addresses is in no first-level cache.
+pub(super) const CHUNK_SLOTS: usize = 128;
 /// Upper bound of the slots in a table: the last chunk is never created, so no slot is called
 /// [`NIL`].
 pub(super) const MAX_SLOTS: u32 = NIL - 2 * CHUNK_SLOTS as u32;
@@ -35,8 +42,11 @@ const VECTORS: usize = 3;
 const TRIM: usize = 256;
 /// Chunks of a table that is nearly empty.
 const FEW_CHUNKS: usize = 4;
+/// Chunks of a flat table. Moving them out copies 32 KiB of nodes or 64 KiB of holes, which takes
+/// some microseconds.
+pub(super) const FLAT_CHUNKS: usize = 16;
 /// Length of the stack of slots freed last.
-const RECENT: usize = 32;
+const RECENT: usize = 128;
 
 /// Plain data that a table can hold.
 pub(super) trait TableSlot: Copy {
@@ -44,15 +54,17 @@ pub(super) trait TableSlot: Copy {
     const EMPTY: Self;
 }
 
-/// Slots in chunks of `CHUNK`, a power of two up to 64.
+/// Slots in chunks of `CHUNK`, a power of two up to 128.
 pub(super) struct ChunkedTable<T, const CHUNK: usize = CHUNK_SLOTS> {
     /// Free slots that are used next, the first `recent_len` of these.
     recent: [u32; RECENT],
     recent_len: u32,
-    /// The slots. `None` iff the chunk was freed.
+    /// The slots of a flat table. Otherwise empty.
+    flat: Vec<T>,
+    /// The slots of any other table. `None` iff the chunk was freed.
     chunks: Vec<Option<Box<[T; CHUNK]>>>,
     /// For each chunk, a bit for each free slot that is not in the stack; 0 if the chunk was freed.
-    free: Vec<u64>,
+    free: Vec<u128>,
     /// For each chunk, its neighbours in the list that contains it, if one does.
     links: Vec<ChunkLinks>,
     /// First in the list of chunks that have a free slot.
@@ -79,13 +91,13 @@ struct ChunkLinks {
 
 impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
     const SHIFT: u32 = {
-        assert!(CHUNK.is_power_of_two() && CHUNK <= 64);
+        assert!(CHUNK.is_power_of_two() && CHUNK <= 128);
         CHUNK.ilog2()
     };
     /// The bits of a chunk without used slots.
-    const ALL_FREE: u64 = !0 >> (64 - CHUNK);
+    const ALL_FREE: u128 = !0 >> (128 - CHUNK);
     /// Upper bound of the slots in the stack, and of those that enter it from the words at once.
-    const STACK: usize = if CHUNK / 2 < RECENT { CHUNK / 2 } else { RECENT };
+    const STACK: usize = if 2 * CHUNK < RECENT { 2 * CHUNK } else { RECENT };
     const REFILL: u32 = (Self::STACK as u32).div_ceil(2);
 
     /// Creates a table for at most `max` slots.
@@ -93,6 +105,7 @@ impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
         ChunkedTable {
             recent: [NIL; RECENT],
             recent_len: 0,
+            flat: Vec::new(),
             chunks: Vec::new(),
             free: Vec::new(),
             links: Vec::new(),
@@ -116,7 +129,7 @@ impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
             table[id] = value;
             table.live += 1;
         }
-        for chunk in (0..table.chunks.len() as u32).rev() {
+        for chunk in (0..table.free.len() as u32).rev() {
             if table.chunks[chunk as usize].is_none() {
                 let absent = std::mem::replace(&mut table.absent, chunk);
                 table.link(chunk, absent);
@@ -129,7 +142,7 @@ impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
 
     /// Creates the chunk `chunk`, in no list, and the places of all chunks before it.
     fn create_through(&mut self, chunk: usize) {
-        while self.chunks.len() <= chunk {
+        while self.free.len() <= chunk {
             self.reserve();
             self.chunks.push(None);
             self.free.push(0);
@@ -140,6 +153,12 @@ impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
             self.free[chunk] = Self::ALL_FREE;
             self.slots += CHUNK as u32;
         }
+    }
+
+    /// Returns whether all slots lie in one vector.
+    #[inline(always)]
+    pub(super) fn is_flat(&self) -> bool {
+        self.chunks.is_empty()
     }
 
     /// Returns the number of slots in use.
@@ -156,7 +175,7 @@ impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
 
     /// Returns one more than the greatest index of a slot that was ever created.
     pub(super) fn end(&self) -> u64 {
-        (self.chunks.len() * CHUNK) as u64
+        (self.free.len() * CHUNK) as u64
     }
 
     /// Returns whether `n` more slots can be used.
@@ -182,9 +201,9 @@ impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
 
     /// Returns the heap bytes.
     pub(super) fn bytes(&self) -> usize {
-        self.slots as usize * size_of::<T>()
+        (self.slots as usize).max(self.flat.capacity()) * size_of::<T>()
             + self.chunks.capacity() * size_of::<Option<Box<[T; CHUNK]>>>()
-            + self.free.capacity() * size_of::<u64>()
+            + self.free.capacity() * size_of::<u128>()
             + self.links.capacity() * size_of::<ChunkLinks>()
     }
 
@@ -265,7 +284,7 @@ impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
         self.recent[self.recent_len as usize % RECENT] = id;
         self.recent_len += 1;
         // Few slots of many: the chunks of those on the stack are freed, too.
-        if self.slots / 4 > self.live + CHUNK as u32 / 4 {
+        if self.slots / 4 > self.live + CHUNK as u32 / 4 && !self.is_flat() {
             self.flush(0);
         }
     }
@@ -288,7 +307,7 @@ impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
     /// Only for slots whose index is not stored outside. O(1).
     pub(super) fn move_slot_down(&mut self) -> Option<(u32, u32)> {
         self.flush(0);
-        let last = self.chunks.len().checked_sub(1)?;
+        let last = self.free.len().checked_sub(1)?;
         if matches!(self.chunks.last(), Some(None)) {
             self.trim();
             return None;
@@ -324,7 +343,8 @@ impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
 
     /// Returns whether the slot exists, in use or not.
     pub(super) fn contains(&self, id: u32) -> bool {
-        self.chunks.get(id as usize >> Self::SHIFT).is_some_and(Option::is_some)
+        let chunk = self.chunks.get(id as usize >> Self::SHIFT);
+        (id as usize) < self.flat.len() || chunk.is_some_and(Option::is_some)
     }
 
     #[cold]
@@ -363,6 +383,9 @@ impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
     /// Frees a chunk without used slots, or keeps it for the next slot.
     #[cold]
     fn emptied(&mut self, chunk: u32) {
+        if self.is_flat() {
+            return self.shorten_flat();
+        }
         let before = std::mem::replace(&mut self.spare_chunk, chunk);
         if before != chunk && self.is_empty(before) {
             self.spare_chunk = before.min(chunk);
@@ -375,8 +398,27 @@ impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
         chunk != NIL && self.free[chunk as usize] == Self::ALL_FREE
     }
 
+    /// Removes the chunks without used slots from the end of a flat table.
+    fn shorten_flat(&mut self) {
+        while self.free.last() == Some(&Self::ALL_FREE) {
+            self.unlist_partial(self.free.len() as u32 - 1);
+            self.free.pop();
+            self.links.pop();
+        }
+        let slots = self.free.len() * CHUNK;
+        self.slots = slots as u32;
+        self.flat.truncate(slots);
+        if self.flat.capacity() > 4 * slots {
+            steps::count(self.free.len());
+            self.flat.shrink_to(2 * slots);
+        }
+    }
+
     /// Frees a chunk without used slots.
     fn give_back(&mut self, chunk: u32) {
+        if self.is_flat() {
+            return self.shorten_flat();
+        }
         self.unlist_partial(chunk);
         self.chunks[chunk as usize] = None;
         self.slots -= CHUNK as u32;
@@ -458,7 +500,7 @@ impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
     /// of those calls that may lengthen the others first.
     fn reserve(&mut self) {
         let room = |capacity, len| capacity - len < VECTORS;
-        let len = self.chunks.len();
+        let len = self.free.len();
         if room(self.chunks.capacity(), len) {
             grow(&mut self.chunks);
         } else if room(self.free.capacity(), len) {
@@ -473,15 +515,46 @@ impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
         }
     }
 
+    /// Adds a chunk to a flat table. Copying a chunk counts as one step: it takes about as long as
+    /// reading a slot that is in no cache.
+    fn lengthen_flat(&mut self) {
+        let chunk = self.free.len();
+        if self.flat.len() == self.flat.capacity() {
+            steps::count(chunk);
+        }
+        self.flat.resize((chunk + 1) * CHUNK, T::EMPTY);
+        self.free.push(Self::ALL_FREE);
+        self.links.push(ChunkLinks { prev: NIL, next: NIL });
+        self.list_partial(chunk as u32);
+        self.slots += CHUNK as u32;
+    }
+
+    /// Moves the slots of a flat table into chunks.
+    fn spread(&mut self) {
+        steps::count(self.free.len());
+        grow(&mut self.free);
+        grow(&mut self.links);
+        self.chunks.reserve_exact(self.free.capacity());
+        let flat = std::mem::take(&mut self.flat);
+        let boxed = |chunk: &[T]| <[T; CHUNK]>::try_from(chunk).ok().map(Box::new);
+        self.chunks.extend(flat.chunks_exact(CHUNK).map(boxed));
+    }
+
     #[cold]
     fn add_chunk(&mut self) {
+        if self.is_flat() {
+            if self.free.len() < FLAT_CHUNKS {
+                return self.lengthen_flat();
+            }
+            self.spread();
+        }
         let chunk = match self.absent {
             NIL => {
                 self.reserve();
                 self.chunks.push(None);
                 self.free.push(0);
                 self.links.push(ChunkLinks { prev: NIL, next: NIL });
-                self.chunks.len() as u32 - 1
+                self.free.len() as u32 - 1
             }
             absent => {
                 self.absent = self.unlink(absent, absent);
@@ -513,13 +586,16 @@ fn shrink<E>(vector: &mut Vec<E>) {
 impl<T: TableSlot, const CHUNK: usize> Index<u32> for ChunkedTable<T, CHUNK> {
     type Output = T;
 
-    // Without a branch on the index, which would be unpredictable.
+    // The branch depends on the table, not on the index, which would be unpredictable.
     #[inline(always)]
     fn index(&self, id: u32) -> &T {
         steps::count(1);
-        match &self.chunks[id as usize >> Self::SHIFT] {
-            Some(chunk) => &chunk[id as usize % CHUNK],
-            None => absent(id),
+        if let Some(slot) = self.flat.get(id as usize) {
+            return slot;
+        }
+        match self.chunks.get(id as usize >> Self::SHIFT) {
+            Some(Some(chunk)) => &chunk[id as usize % CHUNK],
+            _ => absent(id),
         }
     }
 }
@@ -528,9 +604,12 @@ impl<T: TableSlot, const CHUNK: usize> IndexMut<u32> for ChunkedTable<T, CHUNK> 
     #[inline(always)]
     fn index_mut(&mut self, id: u32) -> &mut T {
         steps::count(1);
-        match &mut self.chunks[id as usize >> Self::SHIFT] {
-            Some(chunk) => &mut chunk[id as usize % CHUNK],
-            None => absent(id),
+        if let Some(slot) = self.flat.get_mut(id as usize) {
+            return slot;
+        }
+        match self.chunks.get_mut(id as usize >> Self::SHIFT) {
+            Some(Some(chunk)) => &mut chunk[id as usize % CHUNK],
+            _ => absent(id),
         }
     }
 }

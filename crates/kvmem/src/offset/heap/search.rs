@@ -1,9 +1,10 @@
 //! *Search*: which hole a request is cut from.
 //!
-//! The heap takes an exact hole among the first entries of the request's own bin. Otherwise it
-//! examines a few entries of that bin, then the next non-empty bins, in which every hole fits. The
-//! [placement policy](PlacementPolicy) chooses among the first few that fit, and chooses the end of
-//! the hole to cut from. Sizes are never rounded.
+//! The heap examines the first entries of the request's own bin, and then the next non-empty bins,
+//! in which every hole fits. Where the [placement policy](PlacementPolicy) weighs, it takes an exact
+//! hole among those entries; otherwise the policy chooses among the first few that fit, and chooses
+//! the end of the hole to cut from. Elsewhere the first hole that fits is taken. Sizes are never
+//! rounded.
 
 use super::bins::Hole;
 use super::chunked_table::NIL;
@@ -42,6 +43,10 @@ impl Heap {
             }
             if hole.size > size && found == NIL {
                 found = id;
+                // Each further entry may be a cache miss, and few are exact.
+                if !weigh {
+                    break;
+                }
             }
             id = hole.next;
         }
@@ -54,8 +59,27 @@ impl Heap {
         if !weigh {
             return Some(self.ranges.take(found, size, HoleEnd::Low));
         }
-        let (id, end) = self.chosen(found, size);
-        Some(self.ranges.take(id, size, end))
+        let ranges = self.ranges.chain().live();
+        self.policy.refresh(ranges);
+        let candidates = self.policy.candidates(size, ranges);
+        if candidates > 1 {
+            let (id, end) = self.best_of(candidates, found, size);
+            return Some(self.ranges.take(id, size, end));
+        }
+        let hole = self.ranges.bins()[found];
+        if hole.size == size {
+            return Some(self.ranges.take_whole(found));
+        }
+        let node = self.ranges.chain()[hole.node];
+        let end = self.policy.better_end(hole.size - size, self.ranges.sizes_around(&hole, node));
+        Some(self.ranges.take_part(found, hole, node, size, end))
+    }
+
+    /// Allocates `size` bytes from the binned holes, of which one was just opened.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn fit_opened(&mut self, size: u64) -> Option<Placed> {
+        self.fit(size)
     }
 
     /// Returns whether holes are compared: where bytes are scarce, in spaces in which the
@@ -72,23 +96,6 @@ impl Heap {
             self.policy.refresh(ranges);
         }
         weighs
-    }
-
-    /// Returns the hole to cut, and its end: `found`, the first one that fits, or a better one.
-    #[inline(never)]
-    fn chosen(&mut self, found: u32, size: u64) -> (u32, HoleEnd) {
-        let ranges = self.ranges.chain().live();
-        self.policy.refresh(ranges);
-        match self.policy.candidates(size, ranges) {
-            1 => (
-                found,
-                self.policy.better_end(
-                    self.ranges.bins()[found].size - size,
-                    self.ranges.neighbour_sizes(found),
-                ),
-            ),
-            candidates => self.best_of(candidates, found, size),
-        }
     }
 
     /// Allocates an exact hole, whose record has been read, or a better one of the same size.
@@ -113,6 +120,8 @@ impl Heap {
 
     /// Returns the best of the first `candidates` holes that fit, starting with `found`, and the
     /// end of it to cut from.
+    // Out of line: few requests come here.
+    #[inline(never)]
     fn best_of(&self, candidates: usize, found: u32, size: u64) -> (u32, HoleEnd) {
         let weigh = |id: u32| {
             self.policy.weigh(self.ranges.bins()[id].size, size, || self.ranges.neighbour_sizes(id))
@@ -166,8 +175,8 @@ impl Heap {
 
     /// Allocates `size` bytes from the binned holes, or from a run of which it opens a segment.
     pub(super) fn fit_or_open(&mut self, size: u64) -> Option<Placed> {
-        let placed = self.fit(size);
-        placed.or_else(|| self.ranges.open_segment(size).then(|| self.fit(size)).flatten())
+        let placed = self.fit_opened(size);
+        placed.or_else(|| self.ranges.open_segment(size).then(|| self.fit_opened(size)).flatten())
     }
 
     /// Allocates a free range of exactly this size that begins at a multiple of `align`, when no

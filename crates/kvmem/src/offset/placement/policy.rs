@@ -60,9 +60,11 @@ const WEIGHED_PART: u64 = 5;
 /// some hole always fits well: with a thousand ranges of any size alive, choosing gains a
 /// thousandth of the space, with ten thousand nothing.
 const SMALL_SPACE_RANGES: u32 = 1024;
-/// Sizes in traffic for which holes are compared in a space of any number of ranges. While one of
-/// two sizes replaces the other, that gains 2 % of the space; with sixteen sizes, nothing.
+/// Sizes in traffic for which holes are compared in a space of more ranges, and how many. While one
+/// of two sizes replaces the other, that gains 2 % of the space; with sixteen sizes, nothing. In
+/// still larger spaces each look at a hole's neighbours is some cache misses.
 const MAX_SIZES_OF_LARGE: usize = 8;
+const LARGE_SPACE_RANGES: u32 = 1 << 17;
 /// Number of ranges up to which exact holes are compared. The metadata then stays in the cache. In
 /// larger spaces each look at a hole's neighbours costs one or two cache misses, and the choice
 /// gains little.
@@ -303,7 +305,7 @@ impl PlacementPolicy {
         let sizes = self.renewal.few_sizes().unwrap_or(usize::MAX);
         self.several_sizes = self.renewal.few_sizes().is_some_and(|sizes| sizes > 1);
         let choose_everywhere = sizes <= MAX_SIZES_OF_LARGE;
-        self.max_ranges = if choose_everywhere { u32::MAX } else { SMALL_SPACE_RANGES };
+        self.max_ranges = if choose_everywhere { LARGE_SPACE_RANGES } else { SMALL_SPACE_RANGES };
         self.update_at = match self.recent.seen() {
             0..16 => 16,
             16..64 => 64,

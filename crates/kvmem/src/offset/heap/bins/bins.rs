@@ -3,6 +3,7 @@
 //! `largest` is the size of the greatest binned hole, stored with the number of holes known to have
 //! that size. When the last of these is removed, the list of the greatest sizes is read again.
 
+use std::hint::select_unpredictable;
 use std::ops::{Index, IndexMut};
 
 use super::super::chunked_table::NIL;
@@ -107,14 +108,38 @@ impl Bins {
     /// Removes the hole, whose record has been read, from its bin and frees the record.
     #[inline(always)]
     pub(crate) fn remove_read(&mut self, id: u32, hole: Hole) {
-        self.lists.holes.free(id);
-        self.unlist(hole);
+        self.remove_uncounted(id, hole);
         self.lose(hole.size);
     }
 
-    /// Changes the binned hole to `[offset, offset + size)`, with `size > 0`.
+    /// Removes the hole, whose record has been read, for another one to absorb it.
     #[inline(always)]
-    pub(crate) fn change(&mut self, id: u32, offset: u64, size: u64) {
+    pub(crate) fn remove_uncounted(&mut self, id: u32, hole: Hole) {
+        self.lists.holes.free(id);
+        self.unlist(hole);
+    }
+
+    /// Changes the binned hole to `[offset, offset + size)`, which is longer than before.
+    ///
+    /// The hole may have absorbed one that was removed [uncounted](Self::remove_uncounted). If
+    /// either had the greatest size, this one exceeds it, so nothing is counted down.
+    #[inline(always)]
+    pub(crate) fn grow(&mut self, id: u32, offset: u64, size: u64) {
+        self.change(id, offset, size);
+        self.gain(size);
+    }
+
+    /// Changes the binned hole to `[offset, offset + size)`, with `size > 0`, which is shorter than
+    /// before: it is none of the greatest afterwards.
+    #[inline(always)]
+    pub(crate) fn shrink(&mut self, id: u32, offset: u64, size: u64) {
+        let before = self.change(id, offset, size);
+        self.lose(before);
+    }
+
+    /// Changes a hole without counting it; returns its size before.
+    #[inline(always)]
+    fn change(&mut self, id: u32, offset: u64, size: u64) -> u64 {
         let hole = &mut self.lists.holes[id];
         let before = *hole;
         (hole.offset, hole.size) = (offset, size);
@@ -124,8 +149,7 @@ impl Bins {
             self.unlist(before);
             self.list(id, bin, size);
         }
-        self.lose(before.size);
-        self.gain(size);
+        before.size
     }
 
     /// Puts a hole that was held back first into the list of its size.
@@ -214,7 +238,7 @@ impl Bins {
     // Both without branches: with mixed sizes they are unpredictable.
     #[inline]
     fn gain(&mut self, size: u64) {
-        let kept = self.largest_count * u32::from(size <= self.largest);
+        let kept = select_unpredictable(size > self.largest, 0, self.largest_count);
         self.largest_count = kept + u32::from(size >= self.largest);
         self.largest = self.largest.max(size);
     }
@@ -241,9 +265,10 @@ impl Bins {
         (self.largest, self.largest_count) = (0, 0);
         let Some(list_id) = self.lists.top() else { return };
         let mut id = self.lists.first(list_id);
-        if self.lists.is_uniform(list_id) {
+        let Hole { size, next, .. } = self.lists.holes[id];
+        if next == NIL || self.lists.is_uniform(list_id) {
             // One is enough: the next time, another one is found in as few steps.
-            return self.gain(self.lists.holes[id].size);
+            return (self.largest, self.largest_count) = (size, 1);
         }
         for _ in 0..LIST_MAX {
             if id == NIL {
@@ -293,7 +318,7 @@ impl Index<u32> for Bins {
     }
 }
 
-/// Changes holes that are held back. Only [`Bins::change`] changes the size of a binned one.
+/// Changes holes that are held back. Only [`Bins`] itself changes the size of a binned one.
 impl IndexMut<u32> for Bins {
     #[inline]
     fn index_mut(&mut self, id: u32) -> &mut Hole {

@@ -12,8 +12,9 @@ use super::bitmap::BinBitmap;
 use super::holes::{Hole, Holes};
 use super::splits::{Splits, split_of};
 
-/// Upper bound of the holes in a list, unless all of them have the same size.
-pub(super) const LIST_MAX: u8 = 64;
+/// Upper bound of the holes in a list, unless all of them have the same size. Where a list of this
+/// length is split, each hole that comes and goes touches two more lines.
+pub(super) const LIST_MAX: u8 = 192;
 /// Replaces the length of a uniform list: all its holes have the same size.
 pub(super) const UNIFORM: u8 = u8::MAX - 1;
 /// Replaces the length of a list that is split.

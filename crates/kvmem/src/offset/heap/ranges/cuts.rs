@@ -13,18 +13,31 @@ impl RangeTable {
     /// Allocates `size` bytes at one end of the binned hole `id`, which is at least that long.
     #[inline(always)]
     pub(crate) fn take(&mut self, id: u32, size: u64, end: HoleEnd) -> Placed {
-        let Hole { offset, size: before, node, .. } = self.bins[id];
-        if before == size {
+        let hole = self.bins[id];
+        if hole.size == size {
             return self.take_whole(id);
         }
+        self.take_part(id, hole, self.chain[hole.node], size, end)
+    }
+
+    /// Allocates `size` bytes at one end of the binned hole `id`, which is longer, and whose record
+    /// and node have been read.
+    #[inline(always)]
+    pub(crate) fn take_part(
+        &mut self,
+        id: u32,
+        Hole { offset, size: before, node, .. }: Hole,
+        RangeNode { prev, next, .. }: RangeNode,
+        size: u64,
+        end: HoleEnd,
+    ) -> Placed {
         self.count_allocated(size);
         // Without a branch: the end is unpredictable.
-        let RangeNode { prev, next, .. } = self.chain[node];
         let low = end == HoleEnd::Low;
         let (left, right) = select_unpredictable(low, (prev, node), (node, next));
         let start = offset + (before - size) * u64::from(!low);
         let used = self.chain.insert_between(left, right, start);
-        self.bins.change(id, offset + size * u64::from(low), before - size);
+        self.bins.shrink(id, offset + size * u64::from(low), before - size);
         Placed { node: used, offset: start }
     }
 
@@ -56,7 +69,7 @@ impl RangeTable {
             return self.take(id, size, HoleEnd::High);
         }
         self.count_allocated(size);
-        self.bins.change(id, offset, start - offset);
+        self.bins.shrink(id, offset, start - offset);
         let used = self.chain.insert_after(node, start);
         let rest = self.chain.insert_after(used, start + size);
         let id = self.bins.insert(Hole::new(start + size, end - start - size, rest));

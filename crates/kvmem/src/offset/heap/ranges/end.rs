@@ -90,7 +90,7 @@ impl RangeTable {
             self.bins[id].size = size;
         } else {
             let offset = self.bins[id].offset;
-            self.bins.change(id, offset, size);
+            self.bins.shrink(id, offset, size);
         }
     }
 

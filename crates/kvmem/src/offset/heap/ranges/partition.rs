@@ -89,7 +89,7 @@ impl RangeTable {
                 self.bins.remove(id);
                 self.chain.remove(first);
             } else {
-                self.bins.change(id, offset + bytes, size - bytes);
+                self.bins.shrink(id, offset + bytes, size - bytes);
             }
             self.capacity -= bytes;
         }

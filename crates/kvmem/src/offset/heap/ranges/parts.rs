@@ -40,7 +40,7 @@ impl RangeTable {
                 self.chain.remove(next);
             } else {
                 let size = self.bins[id].size - more;
-                self.bins.change(id, end + more, size);
+                self.bins.shrink(id, end + more, size);
             }
             self.allocated += more;
         }

@@ -11,7 +11,7 @@
 use std::hint::select_unpredictable;
 use std::ops::Range;
 
-use super::super::bins::Bins;
+use super::super::bins::{Bins, Hole};
 use super::super::chunked_table::NIL;
 use super::chain::{RangeChain, RangeNode, SENTINEL};
 use super::placed::Placed;
@@ -162,7 +162,13 @@ impl RangeTable {
     #[inline(always)]
     pub(crate) fn neighbour_sizes(&self, id: u32) -> (u64, u64) {
         let hole = &self.bins[id];
-        let RangeNode { prev, next, .. } = self.chain[hole.node];
+        self.sizes_around(hole, self.chain[hole.node])
+    }
+
+    /// Returns the [sizes](Self::neighbour_sizes) at a hole whose record and node have been read.
+    #[inline(always)]
+    pub(crate) fn sizes_around(&self, hole: &Hole, node: RangeNode) -> (u64, u64) {
+        let RangeNode { prev, next, .. } = node;
         let mut sides = (0, 0);
         let left = self.chain[prev];
         if prev != SENTINEL && left.hole().is_none() {

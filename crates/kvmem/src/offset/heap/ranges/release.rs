@@ -23,20 +23,21 @@ impl RangeTable {
             (Some(left), None) => {
                 self.chain.remove_between(prev, node, next);
                 let Hole { offset, size: before, .. } = self.bins[left];
-                self.bins.change(left, offset, before + size);
+                self.bins.grow(left, offset, before + size);
                 left
             }
             (None, Some(right)) => {
                 self.chain.remove_between(prev, node, next);
                 let before = self.bins[right].size;
-                self.bins.change(right, offset, size + before);
+                self.bins.grow(right, offset, size + before);
                 right
             }
             (Some(left), Some(right)) => {
                 self.chain.remove_two(prev, node, next);
-                let after = self.bins.remove(right);
+                let after = self.bins[right];
+                self.bins.remove_uncounted(right, after);
                 let Hole { offset, size: before, .. } = self.bins[left];
-                self.bins.change(left, offset, before + size + after.size);
+                self.bins.grow(left, offset, before + size + after.size);
                 left
             }
         };

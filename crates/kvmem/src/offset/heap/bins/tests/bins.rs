@@ -13,7 +13,11 @@ fn the_largest_is_exact_through_ties_and_removals() {
     assert_eq!(bins.largest(), 1000);
     bins.remove(a);
     assert_eq!(bins.largest(), 1000);
-    bins.change(b, 2000, 7);
+    bins.shrink(b, 2000, 7);
+    assert_eq!(bins.largest(), 7);
+    bins.grow(b, 2000, 900);
+    assert_eq!(bins.largest(), 900);
+    bins.shrink(b, 2000, 7);
     assert_eq!(bins.largest(), 7);
     bins.remove(b);
     assert_eq!(bins.largest(), 0);
