@@ -15,10 +15,10 @@
 //! the words.
 //!
 //! A table of up to [`FLAT_CHUNKS`] chunks is *flat*: one vector holds all slots. An access then
-//! reads no address of a chunk, which is a seventh of the instructions of an exchange of mixed sizes
-//! in a small space. When a table needs more, all its slots move into chunks, and it stays in that
-//! form. No branch of an access depends on the index, which would be a coin flip if only a part of
-//! the table were flat. A flat table becomes shorter from its end.
+//! reads no address of a chunk, which takes a seventh of the instructions of an exchange of mixed
+//! sizes in a small space. When a table needs more, all its slots move into chunks, and it stays in
+//! that form. No branch of an access depends on the index, which would be a coin flip if only a
+//! part of the table were flat. A flat table becomes shorter from its end.
 //!
 //! New slots come in index order out of a fresh chunk. Ranges that were cut one after the other are
 //! therefore adjacent in memory, and a look at a range's neighbours mostly stays in one cache line.

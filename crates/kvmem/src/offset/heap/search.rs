@@ -1,10 +1,10 @@
 //! *Search*: which hole a request is cut from.
 //!
 //! The heap examines the first entries of the request's own bin, and then the next non-empty bins,
-//! in which every hole fits. Where the [placement policy](PlacementPolicy) weighs, it takes an exact
-//! hole among those entries; otherwise the policy chooses among the first few that fit, and chooses
-//! the end of the hole to cut from. Elsewhere the first hole that fits is taken. Sizes are never
-//! rounded.
+//! in which every hole fits. Where the [placement policy](PlacementPolicy) weighs, it takes an
+//! exact hole among those entries; otherwise the policy chooses among the first few that fit, and
+//! chooses the end of the hole to cut from. Elsewhere the first hole that fits is taken. Sizes are
+//! never rounded.
 
 use super::bins::Hole;
 use super::chunked_table::NIL;

@@ -11,8 +11,8 @@ use crate::offset::steps;
 
 /// Number of holes, and of ranges between them.
 const HOLES: u64 = 1 << 17;
-/// Steps of a call, whatever the number of ranges. A list of 192 holes is read at most twice, splits
-/// are nested ten deep, and a search for a small-object region reads 256 ranges.
+/// Steps of a call, whatever the number of ranges. A list of 192 holes is read at most twice,
+/// splits are nested ten deep, and a search for a small-object region reads 256 ranges.
 const BOUND: usize = 1000;
 /// Steps of an aligned request: 384 holes, each read some three times.
 const ALIGNED_BOUND: usize = 6 * 384;
