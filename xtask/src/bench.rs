@@ -107,9 +107,7 @@ fn gpu(root: &Path, options: &BenchOptions) -> Result<ExitCode> {
 /// Returns the reason why a report has no rows.
 pub(crate) fn why_skipped(report: &Value) -> Option<&str> {
     let nothing = report["rows"].as_array().is_some_and(Vec::is_empty);
-    let skipped = &report["skipped"][0];
-    // Reports before 2026-11-29 have an object for each reason.
-    skipped.as_str().or(skipped["reason"].as_str()).filter(|_| nothing)
+    report["skipped"][0].as_str().filter(|_| nothing)
 }
 
 #[cfg(test)]
@@ -121,8 +119,6 @@ mod tests {
     fn a_report_without_rows_says_why() {
         let without = json!({"rows": [], "skipped": ["2m: no library"]});
         assert_eq!(why_skipped(&without), Some("2m: no library"));
-        let without = json!({"rows": [], "skipped": [{"memory": null, "reason": "no library"}]});
-        assert_eq!(why_skipped(&without), Some("no library"));
         let some = json!({"rows": [{}], "skipped": ["2m: no page"]});
         assert_eq!(why_skipped(&some), None);
     }

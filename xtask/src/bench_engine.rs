@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Result, ensure};
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use crate::bench_suite::finish;
 use crate::step::{Report, succeeds};
@@ -18,37 +18,16 @@ use crate::{engines, python, vllm_cpu};
 /// What to measure.
 #[derive(Args)]
 pub(crate) struct BenchEngineOptions {
-    /// The measurement.
-    #[arg(value_enum)]
-    what: Measurement,
+    /// Seconds to the first token (cold, from each cache, after kills); sessions that are larger
+    /// than the engine's own cache; microseconds that a step of vLLM's scheduler spends in the
+    /// tier's manager; or a soak: two engines and a node for minutes or hours, killed, stopped and
+    /// damaged at random.
+    #[arg(value_parser = ["first-token", "sessions", "steps", "soak"])]
+    what: String,
     /// Arguments of its program, behind `--`; `--record` files what it has found, `--help` lists
     /// the others.
     #[arg(last = true)]
     args: Vec<String>,
-}
-
-/// The programs in `crates/kvmem-python/benches`.
-#[derive(Clone, Copy, ValueEnum)]
-enum Measurement {
-    /// Seconds to the first token: cold, from each cache, after kills.
-    FirstToken,
-    /// Tokens a second of sessions that are larger than the engine's own cache.
-    Sessions,
-    /// Microseconds that a step of vLLM's scheduler spends in the tier's manager.
-    Steps,
-    /// Two engines and a node for minutes or hours, killed, stopped and damaged at random.
-    Soak,
-}
-
-impl Measurement {
-    fn program(self) -> &'static str {
-        match self {
-            Measurement::FirstToken => "vllm_first_token.py",
-            Measurement::Sessions => "vllm_sessions.py",
-            Measurement::Steps => "vllm_steps.py",
-            Measurement::Soak => "vllm_soak.py",
-        }
-    }
 }
 
 /// Builds everything, installs vLLM if it is missing, and measures.
@@ -68,7 +47,8 @@ pub(crate) fn run(root: &Path, options: &BenchEngineOptions) -> Result<ExitCode>
         return Ok(ExitCode::FAILURE);
     };
     let mut program = Command::new(python);
-    program.arg(root.join("crates/kvmem-python/benches").join(options.what.program()));
+    let name = format!("vllm_{}.py", options.what.replace('-', "_"));
+    program.arg(root.join("crates/kvmem-python/benches").join(name));
     program.args(&options.args);
     program.env("KVMEM_COMMAND", built.join("kvmem"));
     program.envs(variables).env_remove(engines::WITH_TORCH);

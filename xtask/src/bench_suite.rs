@@ -74,10 +74,19 @@ pub(crate) fn node(root: &Path, options: &BenchSuiteOptions) -> Result<ExitCode>
     finish(&mut bench)
 }
 
+/// Runs a suite whose contenders are all parts of the command.
+pub(crate) fn alone(root: &Path, name: &str, options: &BenchSuiteOptions) -> Result<ExitCode> {
+    finish(&mut with_features(root, &["--features", "allocators"], name, &options.args))
+}
+
 /// Returns the command that builds the benchmarks and runs a suite.
 pub(crate) fn suite(root: &Path, name: &str, args: &[String]) -> Command {
+    with_features(root, &[], name, args)
+}
+
+fn with_features(root: &Path, features: &[&str], name: &str, args: &[String]) -> Command {
     let mut bench = Command::new(cargo());
-    bench.current_dir(root).args(["run", "--profile", "bench", "--locked"]);
+    bench.current_dir(root).args(["run", "--profile", "bench", "--locked"]).args(features);
     bench.args(["--package", "kvmem-lab", "--", "bench", name]).args(args);
     bench
 }

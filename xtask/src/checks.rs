@@ -129,9 +129,10 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
     };
     let has_engine = wanted(Group::Engine);
     let has_python = wanted(Group::Python) || has_engine;
+    let quick = options.groups.is_empty() && !options.all;
     let programs = rust::Wanted {
         tests: wanted(Group::Test),
-        quick: options.groups.is_empty() && !options.all,
+        quick,
         lab: wanted(Group::Lab),
         examples: wanted(Group::Examples),
         chaos: wanted(Group::Chaos),
@@ -141,7 +142,7 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
     let mut tasks = Vec::new();
     // They take longest, because they wait most.
     if has_python {
-        tasks.extend(python::tasks(root, wanted(Group::Python), has_engine));
+        tasks.extend(python::tasks(root, wanted(Group::Python), has_engine, quick));
     }
     if wanted(Group::Fmt) {
         tasks.push(Task::new("fmt", "fmt", |report| rust::fmt(root, report)));

@@ -14,12 +14,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::{Value, json};
 
 use crate::layout;
-use crate::run::succeed;
+use crate::run::{output, succeed};
 use crate::setup;
 use crate::workspace::{cargo, target_folder};
 
@@ -158,8 +158,18 @@ pub(crate) fn run(root: &Path, options: &CountOptions) -> Result<ExitCode> {
             goal("mispredictions", ratio(|counts| counts.mispredictions), limit);
         }
     }
-    if let Some(file) = &options.json {
-        let text = serde_json::to_string_pretty(&json!({"suite": "count", "rows": rows}))?;
+    finish("count", rows, options.json.as_deref(), missed)
+}
+
+/// Writes the rows, if a file is named. Returns a failure if goals are missed.
+pub(crate) fn finish(
+    suite: &str,
+    rows: Vec<Value>,
+    file: Option<&Path>,
+    missed: u32,
+) -> Result<ExitCode> {
+    if let Some(file) = file {
+        let text = serde_json::to_string_pretty(&json!({"suite": suite, "rows": rows}))?;
         std::fs::write(file, text + "\n")
             .with_context(|| format!("cannot write {}", file.display()))?;
     }
@@ -196,9 +206,7 @@ pub(crate) fn build_loaded(root: &Path) -> Result<Result<PathBuf, String>> {
     compiler.arg(prefix.join("include"));
     compiler.arg(root.join("lab/examples/count/contenders.cpp"));
     compiler.arg("-o").arg(&library).arg("-L").arg(&lib).arg("-lkvmem");
-    compiler.arg(format!("-Wl,-rpath,{}", lib.display()));
-    let output = compiler.output().with_context(|| format!("cannot run {COMPILER}"))?;
-    ensure!(output.status.success(), "{COMPILER} failed: {}", text(&output.stderr));
+    output(compiler.arg(format!("-Wl,-rpath,{}", lib.display())))?;
     Ok(Ok(library))
 }
 
@@ -208,18 +216,11 @@ fn counted(program: &Path, args: &[&str]) -> Result<(u64, u64)> {
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--tool=cachegrind", "--cache-sim=no", "--branch-sim=yes", "--quiet"]);
     valgrind.arg(format!("--cachegrind-out-file={}", out.display()));
-    let output = valgrind.arg(program).args(args).output().context("cannot run valgrind")?;
-    if !output.status.success() {
-        bail!("{} ended with {}: {}", args.join(" "), output.status, text(&output.stderr));
-    }
+    output(valgrind.arg(program).args(args)).with_context(|| args.join(" "))?;
     let file = std::fs::read_to_string(&out);
     // Best effort: the file lies in the folder of temporary files.
     let _ = std::fs::remove_file(&out);
     summary(&file.context("cachegrind wrote no file")?)
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).trim().to_owned()
 }
 
 /// Reads cachegrind's file: `events:` has the names of the columns, `summary:` the sums.

@@ -40,16 +40,12 @@ pub(crate) fn left_out(checks: &str, error: Error, report: &mut Report) {
 /// which would name them.
 pub(crate) fn pytest(root: &Path, command: &Path, folder: &str) -> Result<Command> {
     let tests = root.join("xtask/tests");
-    let mut pytest = Command::new(venv::tools(root)?.program("python"));
+    let tools = if folder == "site" { venv::site_tools } else { venv::tools };
+    let mut pytest = Command::new(tools(root)?.program("python"));
     pytest.current_dir(root).env("PYTHONPATH", &tests).env("PYTHONDONTWRITEBYTECODE", "1");
     pytest.args(["-m", "pytest", "-q", "-rNs", "-p", "no:cacheprovider", "--durations", "5"]);
-    pytest
-        .arg("--rootdir")
-        .arg(&tests)
-        .arg("--command")
-        .arg(command)
-        .arg("--xtask")
-        .arg(std::env::current_exe()?);
+    pytest.arg("--rootdir").arg(&tests).arg("--command").arg(command);
+    pytest.arg("--xtask").arg(std::env::current_exe()?);
     let packages: Vec<&str> = engines::debian_packages("Mooncake").collect();
     pytest.arg(format!("--mooncake-packages={}", packages.join(" ")));
     pytest.arg(tests.join(folder));

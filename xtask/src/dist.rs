@@ -29,6 +29,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::notices;
+use crate::run::output;
 use crate::say;
 use crate::step::Report;
 use crate::workspace::{VERSION, target_folder};
@@ -143,7 +144,6 @@ pub(crate) fn epoch(root: &Path) -> Result<u64> {
     }
     let mut git = Command::new("git");
     git.current_dir(root).args(["log", "-1", "--format=%ct"]);
-    let output = git.output().context("cannot run git: install it, or set SOURCE_DATE_EPOCH")?;
-    let time = String::from_utf8(output.stdout)?;
+    let time = output(&mut git).context("install git, or set SOURCE_DATE_EPOCH")?;
     time.trim().parse().context("git tells no time of the commit: set SOURCE_DATE_EPOCH")
 }

@@ -8,11 +8,12 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::json;
 
 use crate::count;
+use crate::run::output;
 
 /// How to measure.
 #[derive(Args)]
@@ -36,27 +37,7 @@ const LOOPS: [(&str, &str); 8] = [
     ("uniform", "1000000"),
     ("uniform-many", "1000000"),
 ];
-/// Loops over a space at a constant fill: sizes, percent and live ranges in each name.
-const FILLED: [&str; 18] = [
-    "sixteen-75-1000",
-    "sixteen-75-10000",
-    "sixteen-75-100000",
-    "sixteen-95-1000",
-    "sixteen-95-10000",
-    "sixteen-95-100000",
-    "sixteen-100-1000",
-    "sixteen-100-10000",
-    "sixteen-100-100000",
-    "random-75-1000",
-    "random-75-10000",
-    "random-75-100000",
-    "random-95-1000",
-    "random-95-10000",
-    "random-95-100000",
-    "random-100-1000",
-    "random-100-10000",
-    "random-100-100000",
-];
+/// Operations of a measurement of a loop over a space at a constant fill.
 const FILLED_OPS: &str = "300000";
 /// The scenarios of several threads.
 const SCENARIOS: [&str; 4] = ["impossible", "too-fragmented", "high-water", "pair-4k"];
@@ -108,12 +89,12 @@ pub(crate) fn run(root: &Path, options: &DropInOptions) -> Result<ExitCode> {
         let [model, ours, cached, _] = figures;
         let met = match threads {
             None if name == "impossible" => ours <= IMPOSSIBLE_NS,
-            None if FILLED.contains(&name) => {
+            None if words == [FILLED_OPS] => {
                 ours / model <= FILLED_LIMIT && cached / ours <= MAGAZINES_LIMIT
             }
             None => ours / model <= TIME_LIMIT,
             // Both refuse these after one load.
-            Some(_) if !has_rate_goal(name) => true,
+            Some(_) if matches!(name, "impossible" | "too-fragmented") => true,
             Some(_) => ours / model >= RATE_LIMIT,
         };
         missed += u32::from(!met);
@@ -135,8 +116,12 @@ pub(crate) fn run(root: &Path, options: &DropInOptions) -> Result<ExitCode> {
         report(name, None, &[ops])?;
     }
     println!("\nns of processor time per exchange in a space at a constant fill, one thread");
-    for name in FILLED {
-        report(name, None, &[FILLED_OPS])?;
+    for sizes in ["sixteen", "random"] {
+        for percent in [75, 95, 100] {
+            for live in [1_000, 10_000, 100_000] {
+                report(&format!("{sizes}-{percent}-{live}"), None, &[FILLED_OPS])?;
+            }
+        }
     }
     println!("\nmillion calls per second, all threads together");
     for name in SCENARIOS {
@@ -149,33 +134,12 @@ pub(crate) fn run(root: &Path, options: &DropInOptions) -> Result<ExitCode> {
          with magazines over without {MAGAZINES_LIMIT}, rate over the model's {RATE_LIMIT}, a \
          request that fails {IMPOSSIBLE_NS} ns: {missed} missed"
     );
-    if let Some(file) = &options.json {
-        let suite = json!({"suite": "drop-in", "rows": rows});
-        std::fs::write(file, serde_json::to_string_pretty(&suite)? + "\n")
-            .with_context(|| format!("cannot write {}", file.display()))?;
-    }
-    Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Returns whether the rate of a scenario is compared with the model's: in the others both fail
-/// each request after one load.
-fn has_rate_goal(scenario: &str) -> bool {
-    !matches!(scenario, "impossible" | "too-fragmented")
+    count::finish("drop-in", rows, options.json.as_deref(), missed)
 }
 
 /// Runs the program once; returns the figure that it prints.
 fn measured(program: &Path, args: &[&str]) -> Result<f64> {
-    let mut command = Command::new(program);
-    command.args(args);
-    let output = command.output().context("cannot run the program of the loops")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    ensure!(
-        output.status.success(),
-        "{} ended with {}: {}",
-        args.join(" "),
-        output.status,
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
+    let text = output(Command::new(program).args(args)).with_context(|| args.join(" "))?;
     text.trim().parse().with_context(|| format!("{} printed {text:?}", args.join(" ")))
 }
 

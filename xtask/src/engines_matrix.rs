@@ -7,7 +7,6 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use serde_json::json;
 
 use crate::run::output;
 use crate::say;
@@ -15,8 +14,6 @@ use crate::venv;
 
 /// Where runs leave their outcomes.
 const OUTCOMES: &str = "target/engine-outcomes";
-/// A feature without tests.
-const UNTESTED: &str = "untested";
 
 /// Whether the page is written or compared.
 #[derive(Args)]
@@ -53,27 +50,4 @@ pub(crate) fn folder(root: &Path, run: &str) -> PathBuf {
 /// Removes the outcomes of a kind of run, before the next one.
 pub(crate) fn forget(root: &Path, run: &str) {
     let _ = fs::remove_dir_all(folder(root, run));
-}
-
-/// Notes the outcomes of a run whose tests are in Rust: features of one engine, all of which
-/// passed.
-pub(crate) fn note(
-    root: &Path,
-    run: &str,
-    engine: &str,
-    version: &str,
-    command: &str,
-    features: &[(&str, &str)],
-) -> Result<()> {
-    let row = |&(feature, tested): &(&str, &str)| {
-        let [version, file] = if tested == UNTESTED { ["–"; 2] } else { [version, command] };
-        json!({"engine": engine, "version": version, "feature": feature, "tested": tested,
-            "file": file})
-    };
-    let known: Vec<_> = features.iter().map(|(feature, _)| json!([engine, feature])).collect();
-    let rows: Vec<_> = features.iter().map(row).collect();
-    let folder = folder(root, run);
-    fs::create_dir_all(&folder)?;
-    let outcomes = json!({"features": known, "outcomes": rows});
-    Ok(fs::write(folder.join("outcomes.json"), outcomes.to_string())?)
 }

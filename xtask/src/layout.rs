@@ -22,6 +22,13 @@ const PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 /// The number of the binary interface, as in the soname that the crate's build.rs sets.
 const INTERFACE: u32 = 0;
 
+/// The files for pkg-config and CMake, under `lib`, and their templates.
+const DESCRIPTIONS: [(&str, &str); 3] = [
+    ("pkgconfig/kvmem.pc", include_str!("layout/kvmem.pc.in")),
+    ("cmake/kvmem/kvmemConfig.cmake", include_str!("layout/kvmemConfig.cmake.in")),
+    ("cmake/kvmem/kvmemConfigVersion.cmake", include_str!("layout/kvmemConfigVersion.cmake.in")),
+];
+
 /// The headers that declare functions for tests.
 const TESTING_HEADERS: [&str; 2] = ["kvmem/testing.h", "kvmem/testing.hpp"];
 
@@ -64,9 +71,15 @@ pub(crate) fn install_into(
         symlink(to, lib.join(link))?;
     }
 
-    fs::write(lib.join("pkgconfig/kvmem.pc"), pkg_config(version))?;
-    fs::write(lib.join("cmake/kvmem/kvmemConfig.cmake"), cmake(&short))?;
-    fs::write(lib.join("cmake/kvmem/kvmemConfigVersion.cmake"), cmake_version(version))
+    // While the version is 0.x every minor version is an interface of its own.
+    let minor = version.rsplit_once('.').map_or(version, |(minor, _)| minor);
+    for (file, template) in DESCRIPTIONS {
+        let text = template.replace("@VERSION@", version).replace("@MINOR@", minor);
+        let text = text.replace("@SONAME@", &short).replace("@PRIVATE@", PRIVATE);
+        let text = text.replace("@LIBRARIES@", &PRIVATE.replace("-l", "").replace(' ', ";"));
+        fs::write(lib.join(file), text)?;
+    }
+    Ok(())
 }
 
 /// Replaces a library by a new file, since a running program may have mapped the old one.
@@ -90,70 +103,4 @@ pub(crate) fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
         if from.is_dir() { copy_folder(&from, &to)? } else { fs::copy(&from, &to).map(drop)? }
     }
     Ok(())
-}
-
-fn pkg_config(version: &str) -> String {
-    format!(
-        "prefix=${{pcfiledir}}/../..
-includedir=${{prefix}}/include
-libdir=${{prefix}}/lib
-
-Name: kvmem
-Description: memory for KV caches: mapped, registered, handed out
-Version: {version}
-Cflags: -I${{includedir}}
-Libs: -L${{libdir}} -lkvmem
-Libs.private: {PRIVATE}
-"
-    )
-}
-
-fn cmake(short: &str) -> String {
-    let private: Vec<&str> = PRIVATE.split(' ').map(|lib| lib.trim_start_matches("-l")).collect();
-    format!(
-        r#"# kvmem::kvmem is the shared library, kvmem::static the static one.
-get_filename_component(_kvmem_prefix "${{CMAKE_CURRENT_LIST_DIR}}/../../.." ABSOLUTE)
-
-if(NOT TARGET kvmem::kvmem)
-  add_library(kvmem::kvmem SHARED IMPORTED)
-  set_target_properties(kvmem::kvmem PROPERTIES
-    IMPORTED_LOCATION "${{_kvmem_prefix}}/lib/{short}"
-    IMPORTED_SONAME "{short}"
-    INTERFACE_INCLUDE_DIRECTORIES "${{_kvmem_prefix}}/include")
-endif()
-
-if(NOT TARGET kvmem::static AND EXISTS "${{_kvmem_prefix}}/lib/libkvmem.a")
-  add_library(kvmem::static STATIC IMPORTED)
-  set_target_properties(kvmem::static PROPERTIES
-    IMPORTED_LOCATION "${{_kvmem_prefix}}/lib/libkvmem.a"
-    INTERFACE_INCLUDE_DIRECTORIES "${{_kvmem_prefix}}/include"
-    INTERFACE_LINK_LIBRARIES "{}")
-endif()
-
-unset(_kvmem_prefix)
-"#,
-        private.join(";")
-    )
-}
-
-fn cmake_version(version: &str) -> String {
-    let minor = version.rsplit_once('.').map_or(version, |(minor, _)| minor);
-    format!(
-        r#"set(PACKAGE_VERSION "{version}")
-
-# While the version is 0.x every minor version is an interface of its own.
-if("${{PACKAGE_FIND_VERSION_MAJOR}}.${{PACKAGE_FIND_VERSION_MINOR}}" STREQUAL "{minor}"
-    AND NOT PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)
-  set(PACKAGE_VERSION_COMPATIBLE TRUE)
-  if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)
-    set(PACKAGE_VERSION_EXACT TRUE)
-  endif()
-else()
-  set(PACKAGE_VERSION_COMPATIBLE FALSE)
-endif()
-if(NOT CMAKE_SIZEOF_VOID_P EQUAL 8)
-  set(PACKAGE_VERSION_UNSUITABLE TRUE)
-endif()
-"#
-    )
 }

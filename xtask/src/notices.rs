@@ -23,13 +23,7 @@ const COMPILED: [&str; 3] = ["kvmem-python", "kvmem-cli", "kvmem-capi"];
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// What stands before the table in the wheel's file.
-const HEAD: &str = "# Third-party software in the wheel\n\n\
-    The extension module, the kvmem command and the C library contain the crates below, each \
-    under\nthe licence that stands beside it, and the standard library of Rust\n\
-    (<https://www.rust-lang.org>), Copyright (c) The Rust Project Contributors, under MIT OR\n\
-    Apache-2.0. The command also contains libunwind of LLVM (<https://llvm.org>), under \
-    Apache-2.0\nWITH LLVM-exception. kvmem itself is under Apache-2.0: see `LICENSE`.\n\n\
-    `cargo xtask notices` has made this file from `Cargo.lock`.\n\n";
+const HEAD: &str = include_str!("notices/wheel.md");
 
 /// Options of `cargo xtask notices`.
 #[derive(clap::Args)]

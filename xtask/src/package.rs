@@ -22,6 +22,7 @@ use clap::Args;
 
 use crate::deploy::left_out;
 use crate::run::{output, succeed};
+use crate::sanitize::nightly;
 use crate::say;
 use crate::setup::works;
 use crate::step::{Kind, Report};
@@ -102,8 +103,7 @@ fn documentation(root: &Path, report: &mut Report) {
         say!("(documentation as on docs.rs is skipped; rustup toolchain install nightly)");
         return;
     }
-    let mut doc = Command::new("rustup");
-    doc.current_dir(root).args(["run", "nightly", "cargo", "doc", "--no-deps", "--locked"]);
+    let mut doc = nightly(root, &["doc", "--no-deps", "--locked"]);
     doc.args(FEATURES).args(["--target-dir", "target/docsrs"]);
     doc.env("RUSTDOCFLAGS", "--cfg docsrs -D warnings");
     report.command("package: documentation as on docs.rs", Kind::Plain, &mut doc);

@@ -31,20 +31,8 @@ use crate::vllm_cpu;
 use crate::wheel::stage;
 use crate::workspace::target_folder;
 
-/// Packages that build, test and lint the wheel. Ruff is pinned, because its releases differ in
-/// format.
-const TOOLS: [&str; 10] = [
-    "maturin==1.16.*",
-    "pytest",
-    "pytest-rerunfailures",
-    "pytest-xdist",
-    "numpy",
-    "hypothesis",
-    "tqdm",
-    "mypy",
-    "ruff==0.17.*",
-    "uv",
-];
+/// Packages that pack, test and lint the wheel.
+const TOOLS: &str = include_str!("../requirements/python.txt");
 
 /// The folder of the package.
 const PACKAGE: &str = "crates/kvmem-python";
@@ -59,8 +47,8 @@ const OUTCOMES: &str = "python";
 type PythonAndEngines = (PathBuf, Vec<(&'static str, PathBuf)>);
 
 /// Returns the tasks that install the package, and run its `tests`. With the `engine`, those of
-/// engines' modules are left to its environment.
-pub(crate) fn tasks(root: &Path, tests: bool, engine: bool) -> Vec<Task<'_>> {
+/// engines' modules are left to its environment. A `quick` run leaves out those of the night.
+pub(crate) fn tasks(root: &Path, tests: bool, engine: bool, quick: bool) -> Vec<Task<'_>> {
     let place = Arc::new(Mutex::new(None));
     let made = place.clone();
     let environment = move |report: &mut Report| {
@@ -75,7 +63,7 @@ pub(crate) fn tasks(root: &Path, tests: bool, engine: bool) -> Vec<Task<'_>> {
         let found = place.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((python, variables)) = found else { return };
         if install(root, &python, report) && tests {
-            test(root, &python, variables, engine, report);
+            test(root, &python, variables, [engine, quick], report);
         }
     };
     // Lints and downloads need nothing that is built.
@@ -103,7 +91,7 @@ pub(crate) fn engine_task(root: &Path) -> Task<'_> {
 /// Makes the environment, and installs engines.
 fn environment(root: &Path, report: &mut Report) -> Option<PythonAndEngines> {
     let folder = root.join("target/python/venv");
-    match venv::make(&folder, &TOOLS) {
+    match venv::make(&folder, TOOLS) {
         Ok(environment) => {
             Some((environment.program("python"), engines::for_python(root, &folder)))
         }
@@ -161,7 +149,8 @@ fn pack(root: &Path, python: &Path, built: &Path, report: &mut Report) -> Option
         output(zip.args(["-m", "zipfile", "-c"]).arg(&wheel).arg(&information))?;
         let mut complete = Command::new(python);
         complete.env("PYTHONPATH", package.join("backend")).args(["-B", "-m", "kvmem_build"]);
-        output(complete.arg(&wheel).arg(&staged)).map(drop)
+        // Not compressed: it is installed once.
+        output(complete.arg(&wheel).arg(&staged).arg("0")).map(drop)
     });
     packed.then_some(wheel)
 }
@@ -172,7 +161,7 @@ fn test(
     root: &Path,
     python: &Path,
     variables: Vec<(&'static str, PathBuf)>,
-    has_engine: bool,
+    [has_engine, quick]: [bool; 2],
     report: &mut Report,
 ) {
     let mut tests = Command::new(python);
@@ -186,10 +175,12 @@ fn test(
     tests.env_remove("PYTHONDONTWRITEBYTECODE");
     tests.env("PYTHONPYCACHEPREFIX", root.join("target/python/bytecode"));
     tests.envs(variables).envs(programs::variables(root));
-    if has_engine {
-        let folder = root.join(vllm_cpu::TESTS_OF_MODULES);
-        let globs = vllm_cpu::OF_MODULES.map(|name| folder.join(format!("{name}*.py")));
-        tests.args(globs.map(|glob| format!("--ignore-glob={}", glob.display())));
+    let of_modules = if has_engine { &vllm_cpu::OF_MODULES[..] } else { &[] };
+    // The tests of Mooncake and NIXL once more, with the oldest release.
+    let nightly = if quick { &["test_oldest"][..] } else { &[] };
+    for name in of_modules.iter().chain(nightly) {
+        let glob = root.join(vllm_cpu::TESTS_OF_MODULES).join(format!("{name}*.py"));
+        tests.arg(format!("--ignore-glob={}", glob.display()));
     }
     engines_matrix::forget(root, OUTCOMES);
     tests.env("KVMEM_ENGINES_OUTCOMES", engines_matrix::folder(root, OUTCOMES));

@@ -1,7 +1,7 @@
 //! Benchmark records, filed under their date and machine.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -10,13 +10,12 @@ use time::OffsetDateTime;
 
 use crate::bench::why_skipped;
 use crate::bench_suite::{self, BenchSuiteOptions};
-use crate::workspace::cargo;
 
 /// Which benchmarks to record.
 #[derive(Args)]
 pub(crate) struct RecordOptions {
     /// Only these suites (default: all but `gpu`).
-    #[arg(value_name = "SUITE", value_parser = SUITES.map(|(suite, _)| suite))]
+    #[arg(value_name = "SUITE", value_parser = SUITES)]
     suites: Vec<String>,
 
     /// Run nothing, and file the rows that the bundle of `cargo xtask bench --bundle` has left in
@@ -29,18 +28,15 @@ pub(crate) struct RecordOptions {
     to: Option<PathBuf>,
 }
 
-/// The recorded suites, with the endings of their files' names.
-const SUITES: [(&str, &str); 9] = [
-    ("offset", ""),
-    ("arena", "-arena"),
-    ("register", "-register"),
-    ("slab", "-slab"),
-    ("concurrency", "-concurrency"),
-    ("cache", "-cache"),
-    ("tier", "-tier"),
-    ("node", "-node"),
-    ("gpu", "-gpu"),
-];
+/// The recorded suites.
+const SUITES: [&str; 9] =
+    ["offset", "arena", "register", "slab", "concurrency", "cache", "tier", "node", "gpu"];
+
+/// Returns the path of a suite's file. That of `offset` has no ending.
+fn file_of(suite: &str, machine: &str, folder: &Path) -> PathBuf {
+    let ending = if suite == "offset" { "" } else { &*format!("-{suite}") };
+    folder.join(format!("{machine}{ending}.json"))
+}
 
 /// Runs the full benchmark of every layer and writes its rows to
 /// `bench/record/<date>-<machine>.json`. Other layers than offset have their name before the dot.
@@ -66,12 +62,13 @@ pub(crate) fn bench(root: &Path, options: &RecordOptions) -> Result<ExitCode> {
 
     crate::setup::cmake()?;
     crate::setup::glib();
-    for (suite, ending) in SUITES.into_iter().filter(|(suite, _)| wanted(suite)) {
-        let file = folder.join(format!("{name}{ending}.json"));
+    for suite in SUITES.into_iter().filter(|suite| wanted(suite)) {
+        let file = file_of(suite, &name, &folder);
+        let options = BenchSuiteOptions::recorded(&file);
         let status = match suite {
-            "tier" => bench_suite::tier(root, &BenchSuiteOptions::recorded(&file))?,
-            "node" => bench_suite::node(root, &BenchSuiteOptions::recorded(&file))?,
-            _ => alone(root, suite, &file)?,
+            "tier" => bench_suite::tier(root, &options)?,
+            "node" => bench_suite::node(root, &options)?,
+            _ => bench_suite::alone(root, suite, &options)?,
         };
         if status != ExitCode::SUCCESS {
             eprintln!("the benchmark of {suite} failed");
@@ -82,27 +79,15 @@ pub(crate) fn bench(root: &Path, options: &RecordOptions) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs a suite whose contenders are all parts of the command.
-fn alone(root: &Path, suite: &str, file: &Path) -> Result<ExitCode> {
-    let mut bench = Command::new(cargo());
-    bench.current_dir(root).args(["run", "--profile", "bench", "--locked"]);
-    bench.args(["--package", "kvmem-lab", "--features", "allocators"]);
-    bench.args(["--", "bench", suite, "--json"]).arg(file);
-    bench_suite::finish(&mut bench)
-}
-
 /// Files the rows that a bundle has left in a folder; returns a line for each suite.
 fn file_all(from: &Path, to: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>> {
     let date = read(&from.join("date"))?;
     let date = date.trim();
-    let is_date = date.len() == 10
-        && date.bytes().enumerate().all(|(at, byte)| match at {
-            4 | 7 => byte == b'-',
-            _ => byte.is_ascii_digit(),
-        });
+    let number = |part: &str| part.parse::<u16>().is_ok().then_some(part.len());
+    let is_date = date.split('-').map(number).eq([Some(4), Some(2), Some(2)]);
     ensure!(is_date, "{}/date says {date:?}, and not a day as 2026-11-30", from.display());
     let mut lines = Vec::new();
-    for (suite, ending) in SUITES.into_iter().filter(|(suite, _)| wanted(suite)) {
+    for suite in SUITES.into_iter().filter(|suite| wanted(suite)) {
         let rows = from.join(format!("{suite}.json"));
         if !rows.is_file() {
             continue;
@@ -121,7 +106,7 @@ fn file_all(from: &Path, to: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec
             bail!("{} names no processor, cores and kernel", rows.display());
         };
         ensure!(report["suite"] == suite, "{} has rows of {}", rows.display(), report["suite"]);
-        let file = to.join(format!("{date}-{}-{cores}c{ending}.json", machine(cpu)));
+        let file = file_of(suite, &format!("{date}-{}-{cores}c", machine(cpu)), to);
         ensure!(
             !file.exists(),
             "{} exists: remove it first, or use --to with another folder",
@@ -203,12 +188,14 @@ mod tests {
         assert!(error().contains("says \"yesterday\""), "{}", error());
         put("date", "2026-11-30");
         assert!(error().contains("has no rows of a suite"), "{}", error());
-        put("node.json", &report("cache", &json!([{}]), &json!([])));
-        assert!(error().contains("has rows of \"cache\""), "{}", error());
-        put("node.json", &json!({"suite": "node", "rows": [{}]}).to_string());
-        assert!(error().contains("names no processor"), "{}", error());
-        put("node.json", "{");
-        assert!(error().contains("is no report"), "{}", error());
+        for (text, expected) in [
+            (report("cache", &json!([{}]), &json!([])), "has rows of \"cache\""),
+            (json!({"suite": "node", "rows": [{}]}).to_string(), "names no processor"),
+            ("{".to_owned(), "is no report"),
+        ] {
+            put("node.json", &text);
+            assert!(error().contains(expected), "{}", error());
+        }
         assert_eq!(std::fs::read_dir(to.path()).unwrap().count(), 0);
     }
 }

@@ -104,18 +104,17 @@ fn missing(tool: Tool) -> Option<&'static str> {
 
 /// Runs the library's unit and integration tests, built with a sanitizer.
 fn sanitize(root: &Path, tool: Tool, host: &str, report: &mut Report) {
-    let (flag, folder) = match tool {
-        Tool::Thread => ("-Zsanitizer=thread", "target/sanitize/thread"),
-        _ => ("-Zsanitizer=address", "target/sanitize/address"),
-    };
+    let name = if tool == Tool::Thread { "thread" } else { "address" };
+    let (flag, folder) = (format!("-Zsanitizer={name}"), format!("target/sanitize/{name}"));
     for (name, targets, only) in SANITIZED {
-        let mut tests =
-            nightly(root, &["test", "--locked", "--package", "kvmem", "--target", host]);
-        tests.args(["--target-dir", folder]).args(targets);
+        let mut tests = nightly(root, &["test", "--locked", "--package", "kvmem"]);
+        tests.args(["--target", host, "--target-dir", &folder]).args(targets);
         // The sanitizer must see the standard library too.
         tests.args((tool == Tool::Thread).then_some("-Zbuild-std"));
         tests.arg("--").args(only);
-        tests.env("RUSTFLAGS", flag).env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
+        tests.env("RUSTFLAGS", &flag).env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
+        // Reports have lines.
+        tests.env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only");
         tests.env("PROPTEST_CASES", SANITIZED_CASES);
         // Requests beyond all memory must fail, as without the sanitizer; and children of a process
         // with threads may have threads.
@@ -135,7 +134,8 @@ fn interpret(root: &Path, report: &mut Report) {
     report.command("Miri: unit", Kind::Tests, &mut tests);
 }
 
-fn nightly(root: &Path, args: &[&str]) -> Command {
+/// Returns a command of cargo on the nightly toolchain.
+pub(crate) fn nightly(root: &Path, args: &[&str]) -> Command {
     let mut command = Command::new("rustup");
     command.current_dir(root).args(["run", "nightly", "cargo"]).args(args);
     // This program runs under another toolchain's cargo and rustc.

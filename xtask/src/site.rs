@@ -72,7 +72,7 @@ pub(crate) fn test(root: &Path, built: bool, report: &mut Report) {
 /// Installs what makes the site.
 fn tools(root: &Path) -> Result<Environment> {
     setup::required("doxygen", "doxygen")?;
-    venv::tools(root)
+    venv::site_tools(root)
 }
 
 /// Documents the library, without its dependencies and its private items.

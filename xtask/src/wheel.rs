@@ -20,7 +20,6 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::dist::build::ZIG;
 use crate::dist::files;
 use crate::notices;
 use crate::run::output;
@@ -37,17 +36,9 @@ const GLIBC: (u32, u32) = (2, 28);
 const MACHINES: [&str; 2] = ["x86_64", "aarch64"];
 const ALL: &str = "all";
 
-/// What builds and tests wheels. Those that decide what is inside of a wheel are pinned, so two
-/// runs agree.
-const TOOLS: [&str; 7] = [
-    "maturin==1.16.*",
-    ZIG[0],
-    ZIG[1],
-    "auditwheel==6.*",
-    "twine==7.*",
-    "nox>=2026.10",
-    "pyelftools>=0.32",
-];
+/// What builds and tests wheels.
+const TOOLS: &str =
+    concat!(include_str!("../requirements/wheel.txt"), include_str!("../requirements/zig.txt"));
 
 /// The targets, the folder of the wheels, and whether they are tested.
 #[derive(clap::Args)]
@@ -72,7 +63,7 @@ pub(crate) fn run(root: &Path, options: &WheelOptions) -> Result<ExitCode> {
     let out = std::path::absolute(&out)?;
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     notices::check(root)?;
-    let tools = venv::make(&work.join("tools"), &TOOLS)?;
+    let tools = venv::make(&work.join("tools"), TOOLS)?;
     let mut report = Report::default();
     let is_wanted = |machine: &&str| [ALL, machine].contains(&&*options.target);
     for machine in MACHINES.into_iter().filter(is_wanted) {

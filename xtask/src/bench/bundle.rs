@@ -108,48 +108,35 @@ mod tests {
         let (status, text) = bundle.run(&["out"], "60");
         assert_eq!(status, Some(0), "{text}");
         assert!(text.contains("1 passed") && text.contains("rows: out.tar.gz"), "{text}");
+        let rows = |file: &str| fs::read_to_string(bundle.path(file)).unwrap();
         for suite in ["arena", "concurrency", "cache", "node", "register", "offset", "gpu"] {
-            let arguments = fs::read_to_string(bundle.path(&format!("out/{suite}.json"))).unwrap();
-            let expected = format!("bench {suite} --json out/{suite}.json --quick");
-            assert_eq!(arguments.trim_end(), expected);
+            let expected = format!("bench {suite} --json out/{suite}.json --quick\n");
+            assert_eq!(rows(&format!("out/{suite}.json")), expected);
         }
-        let date = fs::read_to_string(bundle.path("out/date")).unwrap();
+        let date = rows("out/date");
         assert!(date.len() == 11 && date.starts_with("20"), "{date}");
-        let list = Command::new("tar").arg("-tf").arg(bundle.path("out.tar.gz")).output().unwrap();
-        let list = String::from_utf8(list.stdout).unwrap();
+        let list = output(Command::new("tar").arg("-tf").arg(bundle.path("out.tar.gz"))).unwrap();
         assert!(list.contains("out/log.txt") && list.contains("out/arena.json"), "{list}");
-    }
-
-    #[test]
-    fn one_suite_takes_arguments() {
-        let bundle = Bundle::new("exit 1", MEASURES);
-        let (status, text) = bundle.run(&["out", "gpu", "--size", "64GiB"], "60");
+        // One suite, with its arguments.
+        let (status, text) = bundle.run(&["one", "gpu", "--size", "64GiB"], "60");
         assert_eq!(status, Some(0), "{text}");
-        let rows = fs::read_to_string(bundle.path("out/gpu.json")).unwrap();
-        assert_eq!(rows.trim_end(), "bench gpu --json out/gpu.json --size 64GiB");
-        assert!(!bundle.path("out/arena.json").exists());
+        assert_eq!(rows("one/gpu.json"), "bench gpu --json one/gpu.json --size 64GiB\n");
+        assert!(!bundle.path("one/arena.json").exists());
     }
 
     #[test]
-    fn a_failure_is_named_and_the_others_run() {
-        let bundle = Bundle::new("exit 101", "[ $2 != cache ] || exit 2; echo rows > \"$4\"");
-        let (status, text) = bundle.run(&["out"], "60");
-        assert_eq!(status, Some(1), "{text}");
-        assert!(text.contains("failed: cache tests;"), "{text}");
-        assert!(bundle.path("out/offset.json").exists());
-        assert!(!bundle.path("out/cache.json").exists());
-    }
-
-    #[test]
-    fn the_time_of_all_is_limited() {
-        let slow = "echo half > \"$4\"; [ $2 != concurrency ] || exec sleep 60";
-        let bundle = Bundle::new("true", slow);
+    fn a_failure_is_named_and_the_time_of_all_is_limited() {
+        let bad = "echo half > \"$4\"; [ $2 != cache ] || exit 2
+                   [ $2 != concurrency ] || exec sleep 60";
+        let bundle = Bundle::new("exit 101", bad);
         let start = std::time::Instant::now();
         let (status, text) = bundle.run(&["out"], "8");
         assert_eq!(status, Some(1), "{text}");
         assert!(start.elapsed().as_secs() < 20, "{text}");
-        assert!(text.contains("failed: concurrency;"), "{text}");
-        assert!(!bundle.path("out/concurrency.json").exists(), "half a file");
+        assert!(text.contains("failed: concurrency cache tests;"), "{text}");
+        for suite in ["concurrency", "cache"] {
+            assert!(!bundle.path(&format!("out/{suite}.json")).exists(), "half a file");
+        }
         assert!(bundle.path("out/gpu.json").exists(), "a slow suite takes two shares of the time");
         let (status, text) = bundle.run(&["out"], "0");
         assert_eq!(status, Some(1), "{text}");

@@ -7,6 +7,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::json;
+
 use super::cargo_in;
 use crate::engines;
 use crate::engines_matrix;
@@ -43,12 +45,19 @@ fn note(root: &Path, has_nixl: bool) -> anyhow::Result<()> {
     let lock = std::fs::read_to_string(root.join("crates/kvmem-dynamo/Cargo.lock"))?;
     let version = locked(&lock, "dynamo-memory")
         .ok_or_else(|| anyhow::anyhow!("the lock file names no dynamo-memory"))?;
-    // Without an agent, the tests of transfers have skipped themselves.
-    let shown = FEATURES.map(|(feature, tested)| match feature.contains("NIXL") && !has_nixl {
-        true => (feature, "untested"),
-        false => (feature, tested),
+    let known = FEATURES.map(|(feature, _)| json!(["dynamo", feature]));
+    let rows = FEATURES.map(|(feature, tested)| {
+        // Without an agent, the tests of transfers have skipped themselves.
+        let is_tested = tested != "untested" && (has_nixl || !feature.contains("NIXL"));
+        let [tested, version, file] =
+            if is_tested { [tested, version, COMMAND] } else { ["untested", "–", "–"] };
+        json!({"engine": "dynamo", "version": version, "feature": feature, "tested": tested,
+            "file": file})
     });
-    engines_matrix::note(root, OUTCOMES, "dynamo", version, COMMAND, &shown)
+    let folder = engines_matrix::folder(root, OUTCOMES);
+    std::fs::create_dir_all(&folder)?;
+    let outcomes = json!({"features": known, "outcomes": rows});
+    Ok(std::fs::write(folder.join("outcomes.json"), outcomes.to_string())?)
 }
 
 /// Returns the version of a package in a lock file.

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use super::{CHECKS, cargo_in};
 use crate::dist::files;
+use crate::sanitize::nightly;
 use crate::say;
 use crate::schedule::Task;
 use crate::setup;
@@ -45,8 +46,7 @@ fn run(root: &Path, report: &mut Report, seconds: u64) {
         // The run says that its folder is missing.
         let _ = fs::create_dir_all(root.join(&corpus));
         // New inputs go into the first folder; the stored corpus is only read.
-        let mut guided = Command::new("rustup");
-        guided.current_dir(root).args(["run", "nightly", "cargo", "fuzz", "run", name]);
+        let mut guided = nightly(root, &["fuzz", "run", name]);
         guided.args([&corpus, &format!("fuzz/corpus/{name}"), "--"]);
         guided.arg(format!("-max_total_time={seconds}"));
         report.command(&format!("fuzz: {name}, guided by coverage"), Kind::Plain, &mut guided);

@@ -136,7 +136,8 @@ const JEMALLOC_MAKEFLAGS: &str = "STATIC_LIBS=lib/libjemalloc_pic.a CC_MM=";
 /// Builds everything that groups run: the tests, and with their features the command, the
 /// libraries and the examples.
 fn build(root: &Path, wanted: Wanted, report: &mut Report) {
-    let mut packages = vec!["--workspace"];
+    // The group `fuzz` builds its programs with optimization.
+    let mut packages = vec!["--workspace", "--exclude", "kvmem-fuzz"];
     if wanted.lab {
         match setup::cmake() {
             Ok(()) => packages.extend(["--features", "kvmem-lab/allocators"]),

@@ -36,8 +36,7 @@ pub(super) fn write(folder: &Path, epoch: u64, archive: &Path) -> Result<()> {
     let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else {
         anyhow::bail!("{} has no name", folder.display());
     };
-    let file =
-        File::create(archive).with_context(|| format!("cannot write {}", archive.display()))?;
+    let file = File::create(archive).with_context(|| archive.display().to_string())?;
     let mut tar = Command::new("tar");
     tar.env("LC_ALL", "C").args(["--create", "--format=ustar", "--sort=name", "--numeric-owner"]);
     // Whatever the umask of the builder is.

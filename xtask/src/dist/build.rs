@@ -18,7 +18,7 @@ use crate::workspace::cargo;
 pub(super) const PACKAGES: [&str; 2] = ["kvmem-capi", "kvmem-cli"];
 
 /// The tools that link for another version of glibc, from the package index of pip.
-pub(crate) const ZIG: [&str; 2] = ["cargo-zigbuild==0.24.*", "ziglang==0.17.*"];
+const ZIG: &str = include_str!("../../requirements/zig.txt");
 
 /// The program that tells what compiled files need.
 pub(crate) const LINKS: &str = "xtask/tests/wheel/links.py";
@@ -57,7 +57,7 @@ pub(super) fn run(shipment: &Shipment<'_>, glibc: Option<&str>) -> Result<PathBu
     standard_library(triple)?;
     // A linker of Debian for another platform would take the glibc of this machine's release.
     let glibc = glibc.or((*triple != host()?).then_some(USUAL_GLIBC));
-    let zig = glibc.map(|_| venv::make(&shipment.scratch.join("zig"), &ZIG)).transpose()?;
+    let zig = glibc.map(|_| venv::make(&shipment.scratch.join("zig"), ZIG)).transpose()?;
     // Of its own for each glibc: cargo does not link again because the linker is another.
     let folder = match glibc {
         Some(glibc) => shipment.scratch.join(format!("glibc-{glibc}")),

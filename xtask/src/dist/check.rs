@@ -115,23 +115,14 @@ fn by_pkg_config(shipment: &Shipment<'_>, prefix: &Path) -> Result<()> {
         .into_iter()
         .map(|flag| if flag == "-lkvmem" { archive.clone() } else { flag })
         .collect();
-    for (kind, flags, path) in [("shared", shared, Some(&lib)), ("static", alone, None)] {
+    for (kind, flags, path) in [("shared", shared, &*lib), ("static", alone, Path::new(""))] {
         let program = shipment.scratch.join(format!("consumer-{kind}"));
         let mut cc = Command::new("cc");
         cc.args(["-std=c11", "-Wall", "-Werror"]).arg(shipment.root.join(CONSUMER));
         output(cc.arg("-o").arg(&program).args(flags))?;
-        says_version(shipment, &program, path)?;
+        // It prints the version of the library.
+        let said = output(Command::new(&program).env("LD_LIBRARY_PATH", path))?;
+        ensure!(said.trim() == shipment.version, "{} says {said:?}", program.display());
     }
-    Ok(())
-}
-
-/// Runs the program, which prints the version of the library.
-fn says_version(shipment: &Shipment<'_>, program: &Path, lib: Option<&PathBuf>) -> Result<()> {
-    let mut run = Command::new(program);
-    if let Some(lib) = lib {
-        run.env("LD_LIBRARY_PATH", lib);
-    }
-    let said = output(&mut run)?;
-    ensure!(said.trim() == shipment.version, "{} says {said:?}", program.display());
     Ok(())
 }

@@ -19,9 +19,12 @@ use crate::workspace::{cargo, target_folder};
 const FORMATTERS: [(&str, &[&str]); 2] =
     [("groff", &["-ww", "-man", "-Tutf8", "-z"]), ("mandoc", &["-T", "lint", "-W", "error"])];
 
-/// Each shell with the file of its completions.
-const COMPLETIONS: [(&str, &str); 3] =
-    [("bash", "bash/kvmem"), ("zsh", "zsh/_kvmem"), ("fish", "fish/kvmem.fish")];
+/// Each shell with the file of its completions, and where it looks for them under the prefix.
+pub(super) const COMPLETIONS: [(&str, &str, &str); 3] = [
+    ("bash", "bash/kvmem", "share/bash-completion/completions/kvmem"),
+    ("zsh", "zsh/_kvmem", "share/zsh/site-functions/_kvmem"),
+    ("fish", "fish/kvmem.fish", "share/fish/vendor_completions.d/kvmem.fish"),
+];
 
 /// Writes the pages, with their date, and the completions into a folder, by an example that is
 /// `built` already or not.
@@ -64,7 +67,7 @@ pub(super) fn check(folder: &Path) -> Result<()> {
             String::from_utf8_lossy(&done.stderr)
         );
     }
-    for (shell, file) in COMPLETIONS {
+    for (shell, file, _) in COMPLETIONS {
         let file = folder.join("completions").join(file);
         let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         ensure!(text.contains("doctor"), "{} does not complete `doctor`", file.display());

@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::build::{LINKS, PACKAGES, cargo_home};
+use super::manual::COMPLETIONS;
 use super::{Shipment, files, remove};
 use crate::layout::{self, Parts};
 use crate::notices;
@@ -18,20 +19,7 @@ use crate::venv;
 const README: &str = include_str!("README.md");
 
 /// What stands before the table of the notices.
-const NOTICES_HEAD: &str = "# Third-party software in this archive\n\n\
-    The command and the libraries contain the crates below, each under the licence that stands\n\
-    beside it, and the standard library of Rust (<https://www.rust-lang.org>), Copyright (c) The\n\
-    Rust Project Contributors, under MIT OR Apache-2.0. If zig has linked them (`--glibc`), they\n\
-    also contain libunwind of LLVM (<https://llvm.org>), under Apache-2.0 WITH LLVM-exception.\n\
-    kvmem itself is under Apache-2.0: see `LICENSE`.\n\n\
-    `cargo xtask dist` has made this file from `Cargo.lock`.\n\n";
-
-/// The places of the completions under the prefix, where the shells look for them.
-const COMPLETIONS: [(&str, &str); 3] = [
-    ("bash/kvmem", "share/bash-completion/completions/kvmem"),
-    ("zsh/_kvmem", "share/zsh/site-functions/_kvmem"),
-    ("fish/kvmem.fish", "share/fish/vendor_completions.d/kvmem.fish"),
-];
+const NOTICES_HEAD: &str = include_str!("../notices/archive.md");
 
 /// Lays out all files: those of `built`, the manual, the licences.
 pub(super) fn fill(shipment: &Shipment<'_>, built: &Path) -> Result<()> {
@@ -48,7 +36,7 @@ pub(super) fn fill(shipment: &Shipment<'_>, built: &Path) -> Result<()> {
         let name = page.file_name().context("a page has no name")?;
         copy(&page, &stage.join("share/man/man1").join(name))?;
     }
-    for (from, to) in COMPLETIONS {
+    for (_, from, to) in COMPLETIONS {
         copy(&manual.join("completions").join(from), &stage.join(to))?;
     }
 

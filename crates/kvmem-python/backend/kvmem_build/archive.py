@@ -19,8 +19,8 @@ EARLIEST = 315532800
 EXECUTABLE, PLAIN = 0o755, 0o644
 
 
-def complete(wheel: Path, stage: Path) -> None:
-    """Adds the files of a stage to a wheel: ``scripts`` and ``package``."""
+def complete(wheel: Path, stage: Path, level: int = 9) -> None:
+    """Adds the files of a stage to a wheel, compressed: ``scripts`` and ``package``."""
     files = _read(wheel)
     record = next(name for name in files if name.endswith(".dist-info/RECORD"))
     information = record.removesuffix("/RECORD")
@@ -36,7 +36,7 @@ def complete(wheel: Path, stage: Path) -> None:
                 files[name] = (file.read_bytes(), mode)
     del files[record]
     files[record] = (_record(files, record), PLAIN)
-    _write(wheel, files, information)
+    _write(wheel, files, information, level)
 
 
 def _read(wheel: Path) -> dict[str, tuple[bytes, int]]:
@@ -60,15 +60,15 @@ def _record(files: dict[str, tuple[bytes, int]], record: str) -> bytes:
     return text.getvalue().encode()
 
 
-def _write(wheel: Path, files: dict[str, tuple[bytes, int]], information: str) -> None:
+def _write(wheel: Path, files: dict[str, tuple[bytes, int]], information: str, level: int) -> None:
     """Replaces the wheel. The metadata comes last, as the format recommends."""
     stamp = time.gmtime(max(int(os.environ.get("SOURCE_DATE_EPOCH", EARLIEST)), EARLIEST))
     new = wheel.with_suffix(".new")
-    with zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    with zipfile.ZipFile(new, "w") as archive:
         for name in sorted(files, key=lambda name: (name.startswith(information), name)):
             content, mode = files[name]
             entry = zipfile.ZipInfo(name, stamp[:6])
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = (0o100000 | mode) << 16
-            archive.writestr(entry, content, compresslevel=9)
+            archive.writestr(entry, content, compresslevel=level)
     new.replace(wheel)
