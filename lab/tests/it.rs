@@ -79,8 +79,13 @@ fn offset() {
     let tables = ["metadata", "uniform", "random", "paired", "rl", "shift", "mix", "scatter"];
     let report = measures(
         &["offset"],
-        &[&tables[..], &["shards", "short"]].concat(),
+        &[&tables[..], &["shards", "aging", "short"]].concat(),
         &["kvmem", "kvmem-cached", "binned", "offset-allocator", "best-fit", "binned, published"],
+    );
+    let rows = report["rows"].as_array().unwrap();
+    let full = rows.iter().filter(|row| row["table"] == "aging").map(|row| &row["figures"]);
+    assert!(
+        full.clone().count() == 11 && full.into_iter().all(|of| of["to 100"].as_f64() > Some(0.7))
     );
     // One size: all that the bound allows, whatever the length of the run.
     let uniform = "uniform: least utilization below the bound";

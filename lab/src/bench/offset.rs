@@ -10,13 +10,13 @@
 use std::fmt::{self, Display, Formatter};
 
 use anyhow::Result;
-use kvmem_testkit::workload::{Bimodal, Lifetimes};
+use kvmem_testkit::workload::{Bimodal, Lifetimes, Sizes};
 
-use super::contender::kvmem::Sharded;
+use super::contender::kvmem::{BestFitPlaced, Sharded};
 use super::contender::{Contender, ContenderId, with_contender};
 use super::loops::filled::{self, Filled};
 use super::loops::random::Scattered;
-use super::loops::{Outcome, bimodal, memory, paired, random, shift, short, uniform};
+use super::loops::{Outcome, aging, bimodal, memory, paired, random, shift, short, uniform};
 use super::published;
 use super::stats::mean;
 use super::suite::{Figures, Run, SMALLEST, Turns};
@@ -49,6 +49,8 @@ enum Job<'a> {
     Rl { events: &'a Bimodal },
     Shift { ratio: f64, seeds: u64 },
     Filled { filled: Filled, ops: u64 },
+    Aging { sizes: &'a [Sizes], seeds: u64 },
+    AgingPairs { pool: u64 },
     Churn { ops: u64 },
     Pair { ops: u64 },
     Impossible { ops: u64 },
@@ -99,6 +101,12 @@ impl Job<'_> {
                 let Outcome { util, ns_per_op } = filled::run::<C>(SEED, filled, ops)?;
                 Figures::of("util", util.avg).with("ns", ns_per_op)
             }
+            Job::Aging { sizes, seeds } => {
+                let all = sizes.iter().flat_map(|sizes| (0..seeds).map(move |seed| (sizes, seed)));
+                let of = |(sizes, seed)| aging::mixed::<C>(SEED + seed, sizes);
+                aged(&all.map(of).collect::<Result<Vec<_>>>()?)
+            }
+            Job::AgingPairs { pool } => aged(&[aging::pairs::<C>(SEED, pool)?]),
             Job::Churn { ops } => Figures::of("ns", short::churn::<C>(SEED, ops)?),
             Job::Pair { ops } => Figures::of("ns", short::pair::<C>(ops)?),
             Job::Impossible { ops } => Figures::of("ns", short::impossible::<C>(ops)?),
@@ -118,6 +126,15 @@ fn mixed(outcome: Outcome) -> Figures {
         .with("ns", outcome.ns_per_op)
 }
 
+/// Returns the means of courses.
+fn aged(all: &[aging::Course]) -> Figures {
+    let steps = aging::STEPS.iter().enumerate();
+    steps.fold(Figures::default(), |figures, (at, (_, name))| {
+        let of: Vec<f64> = all.iter().map(|course| course[at]).collect();
+        figures.with(name, mean(&of).unwrap_or_default())
+    })
+}
+
 /// A contender with published figures beside it.
 struct Published(ContenderId);
 
@@ -134,6 +151,20 @@ struct Shards(u32);
 impl Display for Shards {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "kvmem, {} shard(s)", self.0)
+    }
+}
+
+/// A contender in the rows of an ageing space, or `None` for the library with
+/// [`BestFit`](::kvmem::offset::Placement::BestFit).
+#[derive(Clone, Copy)]
+struct Aged(Option<ContenderId>);
+
+impl Display for Aged {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(id) => id.fmt(f),
+            None => f.write_str("kvmem, best fit"),
+        }
     }
 }
 
@@ -222,6 +253,7 @@ pub fn run(run: &mut Run) -> Result<()> {
     run.turns(("shards", "paired"), &shards, timed, |shards, rep| {
         sharded(shards, Job::Paired { seed: seed(rep), rounds })
     })?;
+    age(run)?;
     let ops = run.length(300_000, 100_000, 1_000);
     for filled in Filled::all().filter(|filled| !SMALLEST || filled.live <= 1_000) {
         let line = filled.to_string();
@@ -258,6 +290,11 @@ fn describe(run: &mut Run) {
                    after it, and ten to twenty",
         ),
         ("mix", "seven other distributions of sizes"),
+        (
+            "aging",
+            "utilization in the course of a history, in turnovers: at the first failure, then \
+                   from step to step",
+        ),
         ("scatter", "random with several ranges for a request"),
         ("shards", "random and paired in a space with n shards, from one thread"),
         (
@@ -273,6 +310,26 @@ fn describe(run: &mut Run) {
     ] {
         run.about(table, text);
     }
+}
+
+/// Measures the rows of ageing spaces.
+fn age(run: &mut Run) -> Result<()> {
+    let mixes = random::mixes().map(|(_, sizes)| sizes);
+    let seeds = run.length(100, 10, 1);
+    let pool = run.length(paired::POOL, paired::POOL >> 6, paired::POOL >> 8);
+    let contenders = [Some(Kvmem), None, Some(Binned), Some(BestFit)].map(Aged);
+    for (line, job, contenders) in [
+        ("random", Job::Aging { sizes: &[random::sizes()], seeds }, &contenders[..]),
+        ("mix", Job::Aging { sizes: &mixes, seeds }, &contenders),
+        // Exact best fit is slow with many live objects.
+        ("paired", Job::AgingPairs { pool }, &contenders[..3]),
+    ] {
+        run.turns(("aging", line), contenders, Turns::of(1), |Aged(id), _| match id {
+            Some(id) => with_contender!(id, C => job.run::<C>()),
+            None => job.run::<BestFitPlaced>(),
+        })?;
+    }
+    Ok(())
 }
 
 /// Runs a job in a space with shards.

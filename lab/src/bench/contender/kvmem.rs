@@ -4,7 +4,7 @@
 //! those of users. [`ExtentCache`] has the interface of [`OffsetAllocator`], so one macro serves
 //! both.
 
-use kvmem::offset::{Allocation, OffsetAllocator};
+use kvmem::offset::{Allocation, OffsetAllocator, Placement};
 use kvmem::slab::{Extent, ExtentCache};
 
 use anyhow::Result;
@@ -46,14 +46,22 @@ macro_rules! contender {
 contender!(OffsetAllocator, Allocation);
 contender!(ExtentCache, Extent);
 
-/// A space with `SHARDS` shards, in the rows that tell what shards cost.
-pub struct Sharded<const SHARDS: u32>(OffsetAllocator);
+/// A space with `SHARDS` shards and the default placement or best fit, in the rows that show what
+/// these settings cost.
+pub struct Built<const SHARDS: u32, const BEST_FIT: bool>(OffsetAllocator);
 
-impl<const SHARDS: u32> Contender for Sharded<SHARDS> {
+/// A space with `SHARDS` shards.
+pub type Sharded<const SHARDS: u32> = Built<SHARDS, false>;
+/// A space with [`Placement::BestFit`].
+pub type BestFitPlaced = Built<1, true>;
+
+impl<const SHARDS: u32, const BEST_FIT: bool> Contender for Built<SHARDS, BEST_FIT> {
     type Handle = Allocation;
 
     fn create(space: Space) -> Result<Self> {
-        Ok(Self(OffsetAllocator::builder(space.capacity).shards(SHARDS).build()?))
+        let placement = if BEST_FIT { Placement::BestFit } else { Placement::default() };
+        let builder = OffsetAllocator::builder(space.capacity).shards(SHARDS);
+        Ok(Self(builder.placement(placement).build()?))
     }
 
     #[inline]

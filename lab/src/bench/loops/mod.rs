@@ -5,6 +5,7 @@
 //! of operations ([`crate::bench::clock`]). An operation is one request, with all failing calls and
 //! evictions that it needs.
 
+pub mod aging;
 pub mod bimodal;
 pub mod counted;
 pub mod filled;

@@ -19,6 +19,8 @@ use crate::bench::stats::Utilization;
 pub const KV_BYTES: u64 = 3_274_752;
 /// Bytes of an index object.
 pub const INDEX_BYTES: u64 = 658_432;
+/// The most objects of each size in a round.
+pub const MAX_OBJECTS: u64 = 128;
 /// The published pool.
 pub const POOL: u64 = 1 << 40;
 
@@ -29,7 +31,7 @@ pub fn run<C: Contender>(seed: u64, pool: u64, warm_up: u64, rounds: u64) -> Res
     let mut requests = stream(seed, REQUESTS);
     let mut samples = Vec::with_capacity(4096);
     let mut round = |live: &mut LiveSet<C>, samples: &mut Vec<u64>| -> Result<u64> {
-        let n = requests.random_range(1..=128u64);
+        let n = requests.random_range(1..=MAX_OBJECTS);
         for size in [KV_BYTES, INDEX_BYTES] {
             for _ in 0..n {
                 live.put_evicting_many(size, |bytes| samples.push(bytes))?;
