@@ -14,8 +14,8 @@ use super::{Eviction, KvCache, KvCacheSetupError, Pinned};
 use crate::pool::{Block, Pool, PoolError};
 use crate::tier::{Tier, TierKey};
 
-/// Slots are 32 bits, and a policy keeps one number for itself.
-const MOST_BLOCKS: u64 = u32::MAX as u64 - 1;
+/// Slots are 32 bits, and a policy uses some numbers for itself.
+const MOST_BLOCKS: u64 = u32::MAX as u64 - 15;
 const MOST_SHARDS: usize = 1 << 12;
 /// With fewer blocks in a shard, the oldest of them says little about the oldest of all.
 const BLOCKS_IN_SHARD: u64 = 64;

@@ -245,9 +245,9 @@ impl<K> KvCache<K> {
             stats.hits += hits;
             stats.misses += misses;
             let counts = &shard.counts;
-            stats.insertions += counts.insertions.get();
+            stats.insertions += shard.changes.insertions.get();
             stats.replacements += counts.replacements.get();
-            stats.evictions += counts.evictions.get();
+            stats.evictions += shard.changes.evictions.get();
             stats.removals += counts.removals.get();
             stats.sink_failures += counts.sink_failures.get();
             stats.superseded += counts.superseded.get();

@@ -39,10 +39,11 @@ const IDLE_WRITES: u32 = if MODELLED { 1 } else { 16 };
 #[repr(C)]
 pub(crate) struct Striped<T, S> {
     stripes: [Stripe<S>; STRIPES],
-    value: UnsafeCell<T>,
     /// One bit for each stripe that writers take. The holder of this lock may take stripes, and
-    /// may change the value once it holds all joined ones.
+    /// may change the value once it holds all joined ones. On the line of the value's first bytes,
+    /// which a writer changes next.
     joined: Mutex<Joined>,
+    value: UnsafeCell<T>,
 }
 
 /// Aligned to two cache lines, because processors fetch lines in pairs.

@@ -92,7 +92,7 @@ impl Setting {
 
     /// Looks up keys that a cache has.
     pub(super) fn hits(&self, eviction: Eviction) -> Result<f64> {
-        let cache = full_cache(eviction)?;
+        let cache = full_cache(eviction, self.cores)?;
         self.rate(WARM, |index| {
             let mut random = index as u64 + 1;
             let cache = &cache;
@@ -108,7 +108,7 @@ impl Setting {
 
     /// Inserts keys, each of which evicts another one.
     pub(super) fn insertions(&self, eviction: Eviction) -> Result<f64> {
-        let cache = full_cache(eviction)?;
+        let cache = full_cache(eviction, self.cores)?;
         self.rate(WARM, |index| {
             let mut fresh = (1 << 40) + ((index as u64) << 32);
             let cache = &cache;
@@ -149,10 +149,13 @@ const WARM: Warm = Warm { steps: 1000, time: 1_000_000 };
 /// Enough for a space to be cut into shards, which takes milliseconds once.
 const WARM_TO_CUT: Warm = Warm { steps: 1_000_000, time: 10_000_000 };
 
-/// Makes a cache that is full, and the same in every process.
-fn full_cache(eviction: Eviction) -> Result<KvCache<u64>> {
+/// Makes a cache that is full, and the same in every process. It has the shards of a machine with
+/// these cores, or with 16 if they are fewer.
+fn full_cache(eviction: Eviction, cores: u32) -> Result<KvCache<u64>> {
     let pool = Pool::builder(2 * KEYS as usize * VALUE_BYTES).build()?;
-    let cache = KvCache::builder(&pool).eviction(eviction).max_blocks(KEYS).seed(1).build()?;
+    let shards = 4 * cores.max(16) as usize;
+    let cache = KvCache::builder(&pool).eviction(eviction).max_blocks(KEYS).shards(shards);
+    let cache = cache.seed(1).build()?;
     for key in 0..KEYS {
         cache.insert_filled(key, VALUE_BYTES, |bytes| bytes.fill(key as u8))?;
     }

@@ -28,12 +28,11 @@ use std::sync::Arc;
 #[repr(C, align(128))]
 pub(in crate::cache) struct Shard<K> {
     state: Striped<ShardState<K>, StripeState>,
+    pub(in crate::cache) changes: Changes,
     pub(in crate::cache) counts: ChangeCounts,
     clock: AgeClock,
     /// Whether threads compare the ranks with those of other shards. Otherwise none are published.
     compared: bool,
-    /// The published ranks of the next victims.
-    pub(in crate::cache) oldest: Oldest,
 }
 
 impl<K> Shard<K> {
@@ -44,7 +43,8 @@ impl<K> Shard<K> {
         clock: AgeClock,
     ) -> Self {
         let state = Striped::new(ShardState::new(policy, exact));
-        Shard { state, counts: ChangeCounts::default(), clock, compared, oldest: Oldest::default() }
+        let (changes, counts) = (Changes::default(), ChangeCounts::default());
+        Shard { state, changes, counts, clock, compared }
     }
 
     /// Returns the block under `key`, which counts as used.
@@ -158,10 +158,10 @@ impl<K> Shard<K> {
     /// Counts a commit, in a cache of `held` blocks. The clock advances by several at once.
     #[inline]
     pub(in crate::cache) fn count_commit(&self, state: &mut ShardState<K>, held: u64) {
-        self.counts.insertions.more();
+        self.changes.insertions.more();
         state.uncounted += 1;
-        if state.uncounted >= step(held) {
-            self.clock.advance(mem::take(&mut state.uncounted));
+        if u64::from(state.uncounted) >= step(held) {
+            self.clock.advance(mem::take(&mut state.uncounted).into());
         }
     }
 
@@ -169,7 +169,7 @@ impl<K> Shard<K> {
     #[inline]
     pub(in crate::cache) fn publish(&self, state: &mut ShardState<K>) {
         if self.compared {
-            state.policy.get_mut().publish(&self.oldest);
+            state.policy.get_mut().publish(&self.changes.oldest);
         }
     }
 
@@ -206,13 +206,21 @@ pub(in crate::cache) struct StripeState {
     uses: AccessBuffer,
 }
 
-/// The counts of a shard's changes. Threads write them under the shard's lock, and read them
-/// without it.
+/// What each insertion and each eviction of a shard changes, on one cache line. Threads write it
+/// under the shard's lock, and read it without it.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(in crate::cache) struct Changes {
+    pub(in crate::cache) insertions: Count,
+    pub(in crate::cache) evictions: Count,
+    /// The published ranks of the next victims.
+    pub(in crate::cache) oldest: Oldest,
+}
+
+/// The counts of a shard's other changes, of the same kind.
 #[derive(Debug, Default)]
 pub(in crate::cache) struct ChangeCounts {
-    pub(in crate::cache) insertions: Count,
     pub(in crate::cache) replacements: Count,
-    pub(in crate::cache) evictions: Count,
     pub(in crate::cache) removals: Count,
     pub(in crate::cache) sink_failures: Count,
     pub(in crate::cache) superseded: Count,

@@ -17,7 +17,7 @@ use super::charged::Charged;
 use super::entry::{CacheEntry, is_pinned};
 use super::leases::Leases;
 use super::usage::Usage;
-use crate::cache::policy::{ActivePolicy, First, ORDERS, Rank};
+use crate::cache::policy::{ActivePolicy, First};
 use crate::cache::{EvictionPolicy, Slot};
 use crate::offset::CheckError;
 use crate::sync::{Mutex, prefetch, thread_number};
@@ -31,7 +31,11 @@ const COMPARED_EVERY: u32 = 32;
 /// Values in flight to a lower tier are weak references: their bytes are freed with the pin.
 pub(super) type ShardLeases<K> = Leases<Weak<CacheEntry<K>>>;
 
-/// The state that the lock guards.
+/// No slot: the limit of blocks excludes it.
+const NO_SLOT: Slot = Slot::MAX;
+
+/// The state that the lock guards. What each eviction and each insertion writes comes first, behind
+/// the lock: these lines come from the processor of the thread that had the lock before.
 #[repr(C)]
 pub(in crate::cache) struct ShardState<K> {
     /// Blocks by the hash of the key. One pointer per block: the index of 100,000 blocks takes
@@ -42,18 +46,21 @@ pub(in crate::cache) struct ShardState<K> {
     pub(super) changes: u32,
     /// All uses count: no block is ever marked as recorded.
     pub(super) exact: bool,
-    /// The hash of the block at each slot; at a free slot, the hash of the last block there.
-    hashes: Vec<u64>,
-    free: Vec<Slot>,
+    /// The slot that was freed last, which the next block gets; [`NO_SLOT`] if that has one.
+    spare: Slot,
     /// Counts attempts to evict.
     evictions: u32,
-    /// The thread that evicted last.
-    evictor: usize,
+    /// The number of the thread that evicted last.
+    evictor: u32,
     /// Commits since the shard last advanced the clock.
-    pub(super) uncounted: u64,
+    pub(super) uncounted: u32,
     /// Threads that change the state reach it without locking. The lock exists because look-ups
     /// share the state, and a policy need not be `Sync`.
     pub(super) policy: Mutex<ActivePolicy>,
+    /// The hash of the block at each slot; at a free slot, the hash of the last block there.
+    hashes: Vec<u64>,
+    /// Slots that are free besides the spare one.
+    free: Vec<Slot>,
     /// Leases, and the values in flight to a lower tier.
     pub(in crate::cache) leases: ShardLeases<K>,
 }
@@ -68,12 +75,13 @@ impl<K> ShardState<K> {
             index: HashTable::new(),
             changes,
             exact,
-            hashes: Vec::new(),
-            free: Vec::new(),
+            spare: NO_SLOT,
             evictions: 0,
             evictor: 0,
             uncounted: 0,
             policy,
+            hashes: Vec::new(),
+            free: Vec::new(),
             leases,
         }
     }
@@ -84,23 +92,22 @@ impl<K> ShardState<K> {
     #[inline]
     fn prefetch_victims(&mut self) {
         let policy = self.policy.get_mut();
-        let Some(mut upcoming) = policy.upcoming() else { return };
-        let this = thread_number();
+        let this = thread_number() as u32;
         if mem::replace(&mut self.evictor, this) == this
-            && let Some(slot) = upcoming.nth(1)
+            && let [_, Some(slot)] = policy.upcoming()
             && let Some(&hash) = self.hashes.get(slot as usize)
             && let Some(held) = self.index.find(hash, |held| held.slot() == slot)
         {
             held.prefetch_bytes();
         }
         if self.evictions % EVICTED_TOGETHER == 1 {
-            let mut later = [None; EVICTED_TOGETHER as usize];
-            let slots = policy.upcoming().into_iter().flatten().skip(2);
-            for (later, slot) in later.iter_mut().zip(slots) {
-                policy.prefetch(slot);
-                *later = self.hashes.get(slot as usize).copied();
-            }
-            later.into_iter().flatten().for_each(|hash| self.prefetch(hash));
+            let slots = policy.upcoming::<{ 2 + EVICTED_TOGETHER as usize }>();
+            let hashes = slots.map(|slot| {
+                let hash = *self.hashes.get(slot? as usize)?;
+                policy.prefetch(slot?, hash);
+                Some(hash)
+            });
+            hashes.into_iter().skip(2).flatten().for_each(|hash| self.prefetch(hash));
         }
     }
 
@@ -203,7 +210,7 @@ impl<K: Eq> ShardState<K> {
     ) -> (Slot, Option<Charged<'a, K>>) {
         self.changed();
         self.supersede(hash, &charged.held().key);
-        let ShardState { index, hashes, free, .. } = self;
+        let ShardState { index, hashes, free, spare, .. } = self;
         let is_same = |old: &Arc<CacheEntry<K>>| old.key == charged.held().key;
         let entry = index.entry(hash, is_same, |held| hashes[held.slot() as usize]);
         // From here on none of the caller's code runs.
@@ -216,7 +223,8 @@ impl<K: Eq> ShardState<K> {
                 (slot, Some(Charged::taken(old, usage)))
             }
             Entry::Vacant(vacant) => {
-                let slot = match free.pop() {
+                let spare = Some(mem::replace(spare, NO_SLOT)).filter(|&slot| slot != NO_SLOT);
+                let slot = match spare.or_else(|| free.pop()) {
                     Some(slot) => {
                         hashes[slot as usize] = hash;
                         slot
@@ -304,8 +312,15 @@ impl<K: Eq> ShardState<K> {
     fn vacate(&mut self, held: &CacheEntry<K>) -> Slot {
         self.changed();
         let slot = held.slot();
-        self.free.push(slot);
+        self.free_slot(slot);
         slot
+    }
+
+    fn free_slot(&mut self, slot: Slot) {
+        let before = mem::replace(&mut self.spare, slot);
+        if before != NO_SLOT {
+            self.free.push(before);
+        }
     }
 
     /// Removes the policy's next victim, which is not pinned. Returns `None` if all blocks are
@@ -340,7 +355,7 @@ impl<K: Eq> ShardState<K> {
             _ => bucket_of(slot)?,
         };
         let held = index.get_bucket_entry(bucket).ok()?.remove().0;
-        self.free.push(slot);
+        self.free_slot(slot);
         Some(Charged::taken(held, usage))
     }
 
@@ -362,15 +377,13 @@ impl<K: Eq> ShardState<K> {
         (slots, all)
     }
 
-    /// Returns the ranks of the next victims, and whether the next eviction should compare shards
-    /// whatever they are.
+    /// Returns whether the next eviction should compare shards whatever their victims are.
     #[inline]
-    pub(in crate::cache) fn next_victims(&mut self) -> ([Rank; ORDERS], bool) {
-        let must_compare = self.evictions.is_multiple_of(COMPARED_EVERY);
-        (self.policy.get_mut().oldest(), must_compare)
+    pub(in crate::cache) fn must_compare(&self) -> bool {
+        self.evictions.is_multiple_of(COMPARED_EVERY)
     }
 
-    /// Sets the next victim, which the caller has chosen of [those](Self::next_victims) here.
+    /// Sets the next victim, which the caller has chosen of the first blocks of all orders here.
     #[inline]
     pub(in crate::cache) fn set_choice(&mut self, choice: First) {
         self.policy.get_mut().set_choice(choice);
@@ -399,7 +412,7 @@ impl<K: Eq> ShardState<K> {
                 return wrong(3, format!("the key at slot {slot} is there twice"));
             }
         }
-        for &slot in &self.free {
+        for &slot in self.free.iter().chain((self.spare != NO_SLOT).then_some(&self.spare)) {
             match taken.get_mut(slot as usize) {
                 Some(taken) if !*taken => *taken = true,
                 _ => return wrong(2, format!("slot {slot} is free and in use, or free twice")),

@@ -4,11 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::candidates::First;
-use super::clock::{NONE, ORDERS, Oldest, Rank, Time};
+use super::clock::{NONE, Oldest, Time};
 use super::eviction_policy::{EvictionPolicy, Slot};
 use super::lru::Lru;
 use super::reuse::Reuse;
-use super::rings::RingIter;
 use super::scan_resistant::ScanResistant;
 
 /// The eviction policies.
@@ -133,18 +132,6 @@ impl ActivePolicy {
         }
     }
 
-    /// Returns the rank of the first block of each order.
-    #[inline]
-    pub(in crate::cache) fn oldest(&self) -> [Rank; ORDERS] {
-        let mut ranks = [NONE; ORDERS];
-        match self {
-            ActivePolicy::Lru(lru) => ranks[0] = lru.oldest().unwrap_or(NONE),
-            ActivePolicy::Scan(scan) => ranks = scan.oldest(),
-            ActivePolicy::Own(_) => {}
-        }
-        ranks
-    }
-
     /// Sets the next victim, which the caller has chosen of this policy's candidates.
     #[inline]
     pub(in crate::cache) fn set_choice(&mut self, choice: First) {
@@ -163,22 +150,25 @@ impl ActivePolicy {
         }
     }
 
-    /// Returns the slots that are probably the next victims, in order, if the policy knows.
+    /// Returns the slots that are probably the next victims, in order, as far as the policy knows.
     #[inline]
-    pub(in crate::cache) fn upcoming(&self) -> Option<RingIter<'_>> {
+    pub(in crate::cache) fn upcoming<const N: usize>(&self) -> [Option<Slot>; N] {
+        fn first<const N: usize>(mut slots: impl Iterator<Item = Slot>) -> [Option<Slot>; N] {
+            std::array::from_fn(|_| slots.next())
+        }
         match self {
-            ActivePolicy::Lru(lru) => Some(lru.upcoming()),
-            ActivePolicy::Scan(scan) => Some(scan.upcoming()),
-            ActivePolicy::Own(_) => None,
+            ActivePolicy::Lru(lru) => first(lru.upcoming()),
+            ActivePolicy::Scan(scan) => first(scan.upcoming()),
+            ActivePolicy::Own(_) => [None; N],
         }
     }
 
-    /// Starts to fetch what the eviction of a block reads here.
+    /// Starts to fetch what the eviction of a block reads here. `hash` is that of its key.
     #[inline]
-    pub(in crate::cache) fn prefetch(&self, slot: Slot) {
+    pub(in crate::cache) fn prefetch(&self, slot: Slot, hash: u64) {
         match self {
             ActivePolicy::Lru(lru) => lru.prefetch(slot),
-            ActivePolicy::Scan(scan) => scan.prefetch(slot),
+            ActivePolicy::Scan(scan) => scan.prefetch(slot, hash),
             ActivePolicy::Own(_) => {}
         }
     }

@@ -12,58 +12,37 @@
 //! says nothing of the next request. A use at an age of less than 1 / [`SOON`] of the blocks held
 //! makes a block young, and does not change its kind.
 //!
-//! *Ghosts.* An evicted block leaves its hash, its uses and its times behind. A miss of a ghost is
-//! a use, and the block returns with its kind. The model counts a ghost as not used again after as
-//! many blocks have come as are held, and takes that back if the ghost returns later. The ghost is
-//! dropped after [`REMEMBERED`] times as many: blocks that return after more than that look new.
-//! The limits are times, the same in all shards. So the ghost of a prefix's start outlives that of
-//! its end, and the start never returns as a lower kind.
-//!
-//! Invariants: (1) each entry is free, of a held block, or of a ghost; (2) an item of the queue
-//! whose time is not that of its entry belongs to a ghost that has returned.
+//! *Ghosts.* An evicted block leaves its uses and its times behind, in the table of
+//! [ghosts](super::ghosts). A miss of a ghost is a use, and the block returns with its kind. The
+//! model counts a ghost as not used again after as many blocks have come as are held, and takes that
+//! back if the ghost returns later. The ghost is dropped after four times as many: blocks that
+//! return after more than that look new. The limits are times, the same in all shards. So the ghost
+//! of a prefix's start outlives that of its end, and the start never returns as a lower kind.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-
-use hashbrown::HashTable;
 
 use super::candidates::Candidates;
 use super::clock::{EvictedCount, NONE, Rank, Time};
 use super::eviction_policy::Slot;
+use super::ghosts::{Aged, Ghost, Ghosts};
 use super::reuse::{Event, KINDS, Reuse, kind};
+use super::shadow_lru::ShadowLru;
 use crate::sync::prefetch;
-
-use super::shadow_lru::{EntryId, ShadowLru, Uncounted};
 
 /// See the head of the file.
 const SOON: u64 = 32;
-/// A ghost is dropped after as many insertions as the cache holds blocks, times this number.
-const REMEMBERED: u64 = 4;
 /// Number of events that are collected before the model counts them.
 const COLLECTED: usize = 16;
 
-/// A block that is held or a ghost.
-#[derive(Clone, Copy, Debug)]
+/// A block that is held.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KnownBlock {
     hash: u64,
     /// The time of the last use.
     pub(super) used: Time,
-    pub(super) uses: u8,
-    /// Whether the block is a ghost.
-    evicted: bool,
-    /// The age at which the model counted it as not used again; 0: not yet.
-    given_up: u32,
     /// Number of blocks before this one in its prefix.
     pub(super) depth: u32,
-}
-
-/// A ghost, in the order of eviction.
-#[derive(Clone, Copy, Debug)]
-struct GhostRecord {
-    id: EntryId,
-    /// The block's last use.
-    used: Time,
-    at: Time,
+    pub(super) uses: u8,
 }
 
 /// The history of the blocks of one cache, or of one shard, for an owner that keeps the orders of
@@ -79,18 +58,13 @@ struct GhostRecord {
 /// A call for a slot without a block is a mistake of the owner, and may panic.
 #[derive(Debug)]
 pub struct History {
-    /// Entries by slot.
-    ids: Vec<EntryId>,
+    /// By slot.
+    entries: Vec<KnownBlock>,
     len: usize,
-    pub(super) entries: Vec<KnownBlock>,
-    free: Vec<EntryId>,
-    /// Entries of ghosts by hash.
-    pub(super) ghosts: HashTable<EntryId>,
-    queue: VecDeque<GhostRecord>,
-    /// Items at the front of the queue that are abandoned.
-    given_up: usize,
+    pub(super) ghosts: Ghosts,
     shadow: ShadowLru,
-    uncounted: Uncounted,
+    /// Changes of the number of blocks that the shards do not share yet.
+    uncounted: i64,
     events: Vec<Event>,
     /// Evictions with the same time, by kind.
     evicted: [EvictedCount; KINDS],
@@ -112,15 +86,11 @@ impl History {
     /// Makes the history of one shard. Shards with one `reuse` share the model.
     pub(super) fn sharing(reuse: Arc<Reuse>) -> Self {
         History {
-            ids: Vec::new(),
-            len: 0,
             entries: Vec::new(),
-            free: Vec::new(),
-            ghosts: HashTable::new(),
-            queue: VecDeque::new(),
-            given_up: 0,
+            len: 0,
+            ghosts: Ghosts::default(),
             shadow: ShadowLru::default(),
-            uncounted: Uncounted::default(),
+            uncounted: 0,
             events: Vec::with_capacity(COLLECTED),
             evicted: [EvictedCount::default(); KINDS],
             reuse,
@@ -138,39 +108,29 @@ impl History {
     /// Adds a block at the time that it is, as [`insert`](Self::insert) does. `depth` blocks of its
     /// prefix come before it.
     pub(super) fn insert_at_depth(&mut self, slot: Slot, hash: u64, depth: u32) {
-        let used = self.now;
-        let fresh = KnownBlock { hash, used, uses: 0, evicted: false, given_up: 0, depth };
-        let id = match self.ghost(hash) {
-            Some(id) => {
-                let KnownBlock { used, uses, given_up, .. } = self.entries[id as usize];
-                let age = self.now.saturating_sub(used);
-                self.record(Event::used(uses, age));
-                if given_up > 0 {
-                    self.record(Event::returned(uses, Time::from(given_up)));
-                }
-                self.entries[id as usize] = KnownBlock { uses: uses.saturating_add(1), ..fresh };
-                id
-            }
-            None => match self.free.pop() {
-                Some(id) => {
-                    self.entries[id as usize] = fresh;
-                    id
-                }
-                None => {
-                    self.entries.push(fresh);
-                    (self.entries.len() - 1) as EntryId
-                }
-            },
-        };
-        if self.ids.len() <= slot as usize {
-            self.ids.resize(slot as usize + 1, 0);
-        }
-        self.ids[slot as usize] = id;
         self.len += 1;
         self.reuse.comparison.change_held(&mut self.uncounted, 1);
-        if self.touch_shadow(slot) {
-            self.reuse.comparison.note(-1);
+        let held = self.held();
+        self.shadow.fit(held);
+        let History { ghosts, shadow, events, reuse, now, len, .. } = self;
+        let ghost = ghosts.take(hash, *now, held);
+        let mut uses = 0;
+        if let Some(Ghost { used, uses: before, forgotten }) = ghost {
+            record(Event::used(before, now.saturating_sub(used)), events, reuse);
+            if let Some(age) = forgotten {
+                record(Event::returned(before, age), events, reuse);
+            }
+            if shadow.holds(used, *len) {
+                reuse.comparison.note(-1);
+            }
+            shadow.remove(used);
+            uses = before.saturating_add(1);
         }
+        shadow.add(*now, *len);
+        if self.entries.len() <= slot as usize {
+            self.entries.resize(slot as usize + 1, KnownBlock::default());
+        }
+        self.entries[slot as usize] = KnownBlock { hash, used: self.now, depth, uses };
     }
 
     /// Records a use of the block at `slot`, which is young now. Its kind may rise.
@@ -178,35 +138,47 @@ impl History {
         let KnownBlock { used, uses, .. } = *self.entry(slot);
         let age = self.now.saturating_sub(used);
         if age * SOON >= self.held() {
-            self.record(Event::used(uses, age));
-            self.entry_mut(slot).uses = uses.saturating_add(1);
+            record(Event::used(uses, age), &mut self.events, &self.reuse);
+            self.entries[slot as usize].uses = uses.saturating_add(1);
         }
-        self.entry_mut(slot).used = self.now;
-        if !self.touch_shadow(slot) {
+        if !self.shadow.holds(used, self.len) {
             self.reuse.comparison.note(1);
+        }
+        self.set_used(slot, self.now);
+    }
+
+    /// Changes the time of the last use of a block.
+    pub(super) fn set_used(&mut self, slot: Slot, used: Time) {
+        let before = std::mem::replace(&mut self.entries[slot as usize].used, used);
+        if before != used {
+            self.shadow.remove(before);
+            self.shadow.add(used, self.len);
         }
     }
 
     /// Removes the block at `slot`, which was evicted and is a ghost from now on.
     pub fn evict(&mut self, slot: Slot) {
-        let KnownBlock { used, uses, .. } = *self.entry(slot);
+        let KnownBlock { hash, used, uses, .. } = *self.entry(slot);
         self.leave();
         self.evicted[kind(uses)].more(used);
-        self.remember(slot);
+        let held = self.held().max(1);
+        let History { ghosts, shadow, events, reuse, now, len, .. } = self;
+        ghosts.add(hash, (used, uses), *now, (held, *len), |what| age(what, shadow, events, reuse));
     }
 
-    /// Starts to fetch what the eviction of a block reads.
+    /// Starts to fetch what the eviction of the block at a slot reads, whose key has this hash.
     #[inline]
-    pub(super) fn prefetch(&self, slot: Slot) {
-        if let Some(&id) = self.ids.get(slot as usize) {
-            prefetch(&self.entries[id as usize]);
+    pub(super) fn prefetch(&self, slot: Slot, hash: u64) {
+        if let Some(entry) = self.entries.get(slot as usize) {
+            prefetch(entry);
+            self.ghosts.prefetch(hash);
         }
     }
 
     /// Removes the block at `slot`, which left the cache otherwise, and forgets it.
     pub fn remove(&mut self, slot: Slot) {
         self.leave();
-        self.release(self.ids[slot as usize]);
+        self.shadow.remove(self.entry(slot).used);
     }
 
     /// Returns the kind of the block at `slot`, which is less than [`History::KINDS`].
@@ -251,28 +223,8 @@ impl History {
         self.reuse.comparison.held()
     }
 
-    fn record(&mut self, event: Event) {
-        self.events.push(event);
-        if self.events.len() >= COLLECTED {
-            self.reuse.count(&mut self.events);
-        }
-    }
-
     pub(super) fn entry(&self, slot: Slot) -> &KnownBlock {
-        &self.entries[self.ids[slot as usize] as usize]
-    }
-
-    pub(super) fn entry_mut(&mut self, slot: Slot) -> &mut KnownBlock {
-        &mut self.entries[self.ids[slot as usize] as usize]
-    }
-
-    /// Records a use in the shadow LRU. Returns whether the shadow LRU held the block.
-    pub(super) fn touch_shadow(&mut self, slot: Slot) -> bool {
-        let comparison = &self.reuse.comparison;
-        let own = &mut self.uncounted;
-        let held = self.shadow.touch(self.ids[slot as usize], self.now, comparison, own);
-        self.shadow.evict(comparison, own);
-        held
+        &self.entries[slot as usize]
     }
 
     /// Counts a block that leaves.
@@ -280,68 +232,19 @@ impl History {
         self.len -= 1;
         self.reuse.comparison.change_held(&mut self.uncounted, -1);
     }
+}
 
-    /// Makes a ghost of the block at a slot, and drops ghosts that are too old.
-    fn remember(&mut self, slot: Slot) {
-        let id = self.ids[slot as usize];
-        let KnownBlock { hash, used, .. } = self.entries[id as usize];
-        if let Some(other) = self.ghost(hash) {
-            // A ghost of another key with the same hash.
-            self.release(other);
-        }
-        let entry = &mut self.entries[id as usize];
-        (entry.evicted, entry.given_up) = (true, 0);
-        let entries = &self.entries;
-        self.ghosts.insert_unique(hash, id, |&id| entries[id as usize].hash);
-        self.queue.push_back(GhostRecord { id, used, at: self.now });
-        self.age_ghosts();
+fn record(event: Event, events: &mut Vec<Event>, reuse: &Reuse) {
+    events.push(event);
+    if events.len() >= COLLECTED {
+        reuse.count(events);
     }
+}
 
-    fn age_ghosts(&mut self) {
-        let held = self.held().max(1);
-        while let Some(&eviction) = self.queue.get(self.given_up)
-            && self.now - eviction.at > held
-        {
-            self.given_up += 1;
-            if self.is_ghost(eviction) {
-                let entry = &mut self.entries[eviction.id as usize];
-                let age = self.now - entry.used;
-                entry.given_up = u32::try_from(age).unwrap_or(u32::MAX);
-                let event = Event::forgotten(entry.uses, age);
-                self.record(event);
-            }
-        }
-        // With blocks of several sizes, one insertion may evict several blocks.
-        let max = (2 * REMEMBERED as usize).saturating_mul(self.len + 1);
-        while let Some(&eviction) = self.queue.front()
-            && (self.now - eviction.at > REMEMBERED * held || self.queue.len() > max)
-        {
-            self.queue.pop_front();
-            self.given_up = self.given_up.saturating_sub(1);
-            if self.is_ghost(eviction) {
-                let hash = self.entries[eviction.id as usize].hash;
-                self.ghost(hash);
-                self.release(eviction.id);
-            }
-        }
-    }
-
-    fn is_ghost(&self, eviction: GhostRecord) -> bool {
-        let entry = &self.entries[eviction.id as usize];
-        entry.evicted && entry.used == eviction.used
-    }
-
-    /// Removes the ghost of a hash from the table.
-    fn ghost(&mut self, hash: u64) -> Option<EntryId> {
-        let entries = &self.entries;
-        let found = self.ghosts.find_entry(hash, |&id| entries[id as usize].hash == hash).ok()?;
-        Some(found.remove().0)
-    }
-
-    /// Frees an entry of a block that is neither held nor a ghost.
-    fn release(&mut self, id: EntryId) {
-        self.entries[id as usize].evicted = false;
-        self.shadow.remove(id, &self.reuse.comparison, &mut self.uncounted);
-        self.free.push(id);
+/// Records what happened to a ghost.
+fn age(what: Aged, shadow: &mut ShadowLru, events: &mut Vec<Event>, reuse: &Reuse) {
+    match what {
+        Aged::Forgotten { uses, age } => record(Event::forgotten(uses, age), events, reuse),
+        Aged::Dropped { used } => shadow.remove(used),
     }
 }

@@ -5,71 +5,72 @@
 
 use super::clock::{EvictedCount, Rank, Time, inserted_at, order};
 use super::eviction_policy::{EvictionPolicy, Slot};
-use super::rings::{RingIter, Rings};
+use super::rings::Rings;
 use crate::sync::prefetch;
 
-/// Evicts the least recently used block. 20 bytes for each slot.
+/// Evicts the least recently used block. 24 bytes for each slot.
 #[derive(Debug, Default)]
 pub(in crate::cache) struct Lru {
-    ring: Rings<1>,
-    /// By slot.
-    used: Vec<Time>,
-    /// By slot: the place of a block in its prefix.
-    depths: Vec<u32>,
-    len: usize,
+    ring: Rings<1, LastUse>,
     evicted: EvictedCount,
     /// The time of the next calls.
     pub(super) now: Time,
+}
+
+/// The last use of a block.
+#[derive(Clone, Copy, Debug, Default)]
+struct LastUse {
+    time: Time,
+    /// The place of the block in its prefix.
+    depth: u32,
 }
 
 impl Lru {
     /// The rank of the next victim.
     #[inline]
     pub(super) fn oldest(&self) -> Option<Rank> {
-        Some(self.evicted.rank(self.used[self.ring.first(0)? as usize]))
+        Some(self.evicted.rank(self.ring.of(self.ring.first(0)?).time))
     }
-}
 
-impl Lru {
     /// Returns the next victims in order, if none is used or pinned before.
     #[inline]
-    pub(super) fn upcoming(&self) -> RingIter<'_> {
+    pub(super) fn upcoming(&self) -> impl Iterator<Item = Slot> + '_ {
         self.ring.iter(0)
     }
 
     /// Starts to fetch what the eviction of a block reads here.
     #[inline]
     pub(super) fn prefetch(&self, slot: Slot) {
-        prefetch(&self.used[slot as usize]);
+        prefetch(self.ring.of(slot));
     }
 
     /// Returns the block to evict, and removes it; see [`EvictionPolicy::victim`].
     #[inline]
     pub(super) fn next_victim(&mut self, may_go: &mut impl FnMut(Slot) -> bool) -> Option<Slot> {
         // A pinned block counts as used, so the next search does not meet it again. The search ends
-        // after it has met all blocks.
-        for _ in 0..self.len {
-            let slot = self.ring.first(0)?;
+        // when it meets the first of them again.
+        let mut first_pinned = None;
+        loop {
+            let slot = self.ring.first(0).filter(|&slot| first_pinned != Some(slot))?;
             if may_go(slot) {
-                self.remove(slot);
-                self.evicted.more(self.used[slot as usize]);
+                self.ring.take(slot);
+                self.evicted.more(self.ring.of(slot).time);
                 return Some(slot);
             }
+            first_pinned.get_or_insert(slot);
             self.touch(slot);
         }
-        None
     }
 
     /// Inserts a block that is in no order at the place of its time and depth.
     #[inline]
-    fn place(&mut self, slot: Slot, time: Time) {
-        let (used, depths) = (&self.used, &self.depths);
-        let own = order(time, depths[slot as usize]);
-        let is_later = |other: Slot| order(used[other as usize], depths[other as usize]) > own;
+    fn place(&mut self, slot: Slot, LastUse { time, depth }: LastUse) {
+        let own = order(time, depth);
+        let is_later = |other: &LastUse, _: Slot| order(other.time, other.depth) > own;
         let before = self.ring.push_before(0, slot, is_later);
         // The walk may have ended too early.
-        let least = before.map_or(0, |before| self.used[before as usize]);
-        self.used[slot as usize] = time.max(least);
+        let least = before.map_or(0, |before| self.ring.of(before).time);
+        *self.ring.of_mut(slot) = LastUse { time: time.max(least), depth };
     }
 }
 
@@ -78,25 +79,20 @@ impl EvictionPolicy for Lru {
         self.insert_at_depth(slot, hash, 0);
     }
 
+    #[inline]
     fn insert_at_depth(&mut self, slot: Slot, _hash: u64, depth: u32) {
-        if self.used.len() <= slot as usize {
-            self.used.resize(slot as usize + 1, 0);
-            self.depths.resize(slot as usize + 1, 0);
-        }
-        self.depths[slot as usize] = depth;
-        self.place(slot, inserted_at(self.now, depth));
-        self.len += 1;
+        self.ring.reach(slot);
+        self.place(slot, LastUse { time: inserted_at(self.now, depth), depth });
     }
 
     #[inline]
     fn touch(&mut self, slot: Slot) {
         self.ring.take(slot);
-        self.place(slot, self.now);
+        self.place(slot, LastUse { time: self.now, ..*self.ring.of(slot) });
     }
 
     fn remove(&mut self, slot: Slot) {
         self.ring.take(slot);
-        self.len -= 1;
     }
 
     fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {

@@ -5,6 +5,7 @@ pub(super) mod clock;
 mod eviction;
 mod eviction_policy;
 mod frontier;
+mod ghosts;
 mod history;
 mod lru;
 #[cfg(all(test, loom, not(shuttle)))]

@@ -197,6 +197,7 @@ fn worths(counts: &Counts) -> Table {
     let all: f32 = all_used + counts.forgotten.iter().map(sum).sum::<f32>();
     let share_of_all = if all > 0.0 { all_used / all } else { 0.5 };
     let mut worth = [[0.0; BUCKETS]; KINDS];
+    let lengths: [f32; BUCKETS] = std::array::from_fn(|at| edge(at + 1) - edge(at));
     for kind in 0..KINDS {
         let (known_used, known_forgotten) = (&counts.used[kind], &counts.forgotten[kind]);
         let known = sum(known_used) + sum(known_forgotten);
@@ -219,7 +220,7 @@ fn worths(counts: &Counts) -> Table {
                     break;
                 }
                 uses += used[at];
-                time += (came[at] + came[at + 1]) / 2.0 * (edge(at + 1) - edge(at));
+                time += (came[at] + came[at + 1]) / 2.0 * lengths[at];
                 best = best.max(uses / time);
             }
             worth[kind][from] = best;

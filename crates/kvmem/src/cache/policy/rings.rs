@@ -11,15 +11,20 @@
 //! costs less per use, but each eviction costs more than all uses since the last one: the entries
 //! lie far apart, and O(log blocks) of them move.)
 //!
-//! Invariants: (1) `links[r]` is the head of order *r*, `links[s + R]` is the link of slot *s*; (2)
-//! `links[links[p].next].prev` is *p* for each index *p*, and `links[links[p].prev].next` is *p*;
-//! (3) the ring of a head has exactly the slots of its order, each once; the link of any other slot
-//! points to itself.
+//! A node also has what its owner compares blocks by, which is then on the same cache line.
+//!
+//! Invariants: (1) the number of a slot's link is the slot, and that of an order's head is
+//! `HEADS` + the order; (2) the `prev` of the link after *p* is *p* for each link *p*, and so is the
+//! `next` of the link before it; (3) the ring of a head has exactly the slots of its order, each
+//! once; the link of any other slot points to itself.
 
 use super::eviction_policy::Slot;
 
-/// The index of a link: the first `R` are heads, and slot *s* has index *s* + `R`.
+/// The number of a link: a slot, or [`HEADS`] and an order.
 type LinkIndex = u32;
+
+/// The number of the head of the first order. No slot is that large.
+const HEADS: LinkIndex = LinkIndex::MAX - 7;
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
@@ -29,116 +34,122 @@ struct Link {
 
 impl Link {
     /// Makes a link that points to itself.
-    fn alone(at: usize) -> Link {
-        Link { prev: at as LinkIndex, next: at as LinkIndex }
+    fn alone(at: LinkIndex) -> Link {
+        Link { prev: at, next: at }
     }
+}
+
+#[derive(Clone, Debug)]
+struct Node<T> {
+    link: Link,
+    own: T,
 }
 
 /// The maximum number of slots that [`Rings::push_before`] passes.
 const MAX_WALK: usize = 64;
 
-/// `R` orders of slots. Takes 8 bytes per slot.
+/// `R` orders of slots, and a value for each slot. Takes 8 bytes per slot and the value.
 #[derive(Debug)]
-pub(super) struct Rings<const R: usize> {
-    links: Vec<Link>,
+pub(super) struct Rings<const R: usize, T = ()> {
+    heads: [Link; R],
+    nodes: Vec<Node<T>>,
 }
 
-impl<const R: usize> Default for Rings<R> {
+impl<const R: usize, T> Default for Rings<R, T> {
     fn default() -> Self {
-        Rings { links: (0..R).map(Link::alone).collect() }
+        let head = |ring| Link::alone(HEADS + ring as LinkIndex);
+        Rings { heads: std::array::from_fn(head), nodes: Vec::new() }
     }
 }
 
-impl<const R: usize> Rings<R> {
+impl<const R: usize, T: Default> Rings<R, T> {
+    /// Adds nodes up to that of a slot.
+    #[inline]
+    pub(super) fn reach(&mut self, slot: Slot) {
+        for at in self.nodes.len() as LinkIndex..=slot {
+            self.nodes.push(Node { link: Link::alone(at), own: T::default() });
+        }
+    }
+}
+
+impl<const R: usize, T> Rings<R, T> {
     #[inline]
     fn link(&mut self, at: LinkIndex) -> &mut Link {
-        &mut self.links[at as usize]
+        if at >= HEADS {
+            &mut self.heads[(at - HEADS) as usize]
+        } else {
+            &mut self.nodes[at as usize].link
+        }
     }
 
-    /// Appends a slot that is in no order to an order.
+    /// Returns the value of a slot.
     #[inline]
-    pub(super) fn push(&mut self, ring: usize, slot: Slot) {
-        let (head, at) = (ring as LinkIndex, slot + R as LinkIndex);
-        let known = self.links.len();
-        self.links.extend((known..=at as usize).map(Link::alone));
-        let last = self.link(head).prev;
-        *self.link(at) = Link { prev: last, next: head };
-        self.link(last).next = at;
-        self.link(head).prev = at;
+    pub(super) fn of(&self, slot: Slot) -> &T {
+        &self.nodes[slot as usize].own
     }
 
-    /// Inserts a slot that is in no order into an order, before the slots at its end for which
-    /// `is_later` returns true. Passes at most [`MAX_WALK`] of them. Returns the slot before it.
+    #[inline]
+    pub(super) fn of_mut(&mut self, slot: Slot) -> &mut T {
+        &mut self.nodes[slot as usize].own
+    }
+
+    /// Inserts a slot that is in no order and has been [reached](Self::reach) into an order, before
+    /// the slots at its end for which `is_later` returns true. Passes at most [`MAX_WALK`] of them.
+    /// Returns the slot before it.
+    #[inline]
     pub(super) fn push_before(
         &mut self,
         ring: usize,
         slot: Slot,
-        is_later: impl Fn(Slot) -> bool,
+        is_later: impl Fn(&T, Slot) -> bool,
     ) -> Option<Slot> {
-        let (head, at) = (ring as LinkIndex, slot + R as LinkIndex);
-        let known = self.links.len();
-        self.links.extend((known..=at as usize).map(Link::alone));
-        let mut next = head;
+        let mut next = HEADS + ring as LinkIndex;
+        let mut prev = self.heads[ring].prev;
         for _ in 0..MAX_WALK {
-            let last = self.link(next).prev;
-            if last == head || !is_later(last - R as LinkIndex) {
+            if prev >= HEADS || !is_later(&self.nodes[prev as usize].own, prev) {
                 break;
             }
-            next = last;
+            next = prev;
+            prev = self.nodes[next as usize].link.prev;
         }
-        let prev = self.link(next).prev;
-        *self.link(at) = Link { prev, next };
-        self.link(prev).next = at;
-        self.link(next).prev = at;
-        prev.checked_sub(R as LinkIndex)
+        *self.link(slot) = Link { prev, next };
+        self.link(prev).next = slot;
+        self.link(next).prev = slot;
+        (prev < HEADS).then_some(prev)
     }
 
     /// Removes a slot from its order.
     #[inline]
     pub(super) fn take(&mut self, slot: Slot) {
-        let at = slot + R as LinkIndex;
-        let Link { prev, next } = *self.link(at);
+        let Link { prev, next } = std::mem::replace(self.link(slot), Link::alone(slot));
         self.link(prev).next = next;
         self.link(next).prev = prev;
-        *self.link(at) = Link::alone(at as usize);
     }
 
     /// Iterates over the slots of an order, from the first on.
     #[inline]
-    pub(super) fn iter(&self, ring: usize) -> RingIter<'_> {
-        RingIter { links: &self.links, at: self.links[ring].next, heads: R as LinkIndex }
+    pub(super) fn iter(&self, ring: usize) -> impl Iterator<Item = Slot> + '_ {
+        let next = |slot: &Slot| self.nodes[*slot as usize].link.next;
+        // The head follows the last slot.
+        let slot = |at: LinkIndex| Some(at).filter(|&at| at < HEADS);
+        std::iter::successors(self.first(ring), move |at| slot(next(at)))
     }
 
     /// Returns the first slot of an order.
     #[inline]
     pub(super) fn first(&self, ring: usize) -> Option<Slot> {
-        self.links[ring].next.checked_sub(R as LinkIndex)
-    }
-}
-
-/// Iterates over the slots of an order.
-#[derive(Debug)]
-pub(in crate::cache) struct RingIter<'a> {
-    links: &'a [Link],
-    at: LinkIndex,
-    heads: LinkIndex,
-}
-
-impl Iterator for RingIter<'_> {
-    type Item = Slot;
-
-    #[inline]
-    fn next(&mut self) -> Option<Slot> {
-        // The head follows the last slot.
-        let slot = self.at.checked_sub(self.heads)?;
-        self.at = self.links[self.at as usize].next;
-        Some(slot)
+        Some(self.heads[ring].next).filter(|&first| first < HEADS)
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    fn push<const R: usize>(rings: &mut Rings<R>, ring: usize, slot: Slot) {
+        rings.reach(slot);
+        rings.push_before(ring, slot, |_, _| false);
+    }
 
     fn order<const R: usize>(rings: &mut Rings<R>, ring: usize) -> Vec<Slot> {
         std::iter::from_fn(|| {
@@ -152,14 +163,15 @@ mod tests {
     #[test]
     fn a_slot_is_put_before_later_ones_as_far_as_the_walk_goes() {
         let mut rings = Rings::<1>::default();
-        (0..100).for_each(|slot| rings.push(0, slot));
-        assert_eq!(rings.push_before(0, 200, |slot| slot >= 95), Some(94));
-        assert_eq!(rings.push_before(0, 201, |_| false), Some(99));
-        assert_eq!(rings.push_before(0, 202, |_| true), Some(37));
+        (0..100).for_each(|slot| push(&mut rings, 0, slot));
+        rings.reach(202);
+        assert_eq!(rings.push_before(0, 200, |_, slot| slot >= 95), Some(94));
+        assert_eq!(rings.push_before(0, 201, |_, _| false), Some(99));
+        assert_eq!(rings.push_before(0, 202, |_, _| true), Some(37));
         let order = order(&mut rings, 0);
         let place = |slot| order.iter().position(|&other| other == slot);
         assert_eq!((place(202), place(200), place(201)), (Some(38), Some(96), Some(102)));
-        assert_eq!(rings.push_before(0, 7, |_| true), None);
+        assert_eq!(rings.push_before(0, 7, |_, _| true), None);
     }
 
     #[test]
@@ -167,7 +179,7 @@ mod tests {
         let mut rings = Rings::<2>::default();
         [(0, 5), (1, 7), (0, 2), (0, 9)]
             .into_iter()
-            .for_each(|(ring, slot)| rings.push(ring, slot));
+            .for_each(|(ring, slot)| push(&mut rings, ring, slot));
         let of = |ring| rings.iter(ring).collect::<Vec<_>>();
         assert_eq!((of(0), of(1)), (vec![5, 2, 9], vec![7]));
         assert_eq!(Rings::<1>::default().iter(0).next(), None);
@@ -177,12 +189,12 @@ mod tests {
     fn each_order_is_kept_by_itself() {
         let mut rings = Rings::<3>::default();
         for (ring, slot) in [(0, 5), (2, 1), (0, 3), (2, 9), (0, 0)] {
-            rings.push(ring, slot);
+            push(&mut rings, ring, slot);
         }
         rings.take(3);
-        rings.push(2, 3);
+        push(&mut rings, 2, 3);
         rings.take(1);
-        rings.push(2, 1);
+        push(&mut rings, 2, 1);
         assert_eq!((rings.first(0), rings.first(1), rings.first(2)), (Some(5), None, Some(9)));
         assert_eq!(order(&mut rings, 2), [9, 3, 1]);
         assert_eq!((order(&mut rings, 0), order(&mut rings, 1)), (vec![5, 0], vec![]));

@@ -13,7 +13,7 @@ use super::clock::{ORDERS, Rank, Time, inserted_at, order};
 use super::eviction_policy::{EvictionPolicy, Slot};
 use super::history::History;
 use super::reuse::{KINDS, Reuse};
-use super::rings::{RingIter, Rings};
+use super::rings::Rings;
 
 /// The policy of one shard.
 #[derive(Debug)]
@@ -53,27 +53,27 @@ impl ScanResistant {
 
     /// Returns the next victims in order, if they are of the kind of the last one.
     #[inline]
-    pub(super) fn upcoming(&self) -> RingIter<'_> {
+    pub(super) fn upcoming(&self) -> impl Iterator<Item = Slot> + '_ {
         self.rings.iter(self.last)
     }
 
     /// Starts to fetch what the eviction of a block reads here.
     #[inline]
-    pub(super) fn prefetch(&self, slot: Slot) {
-        self.history.prefetch(slot);
+    pub(super) fn prefetch(&self, slot: Slot, hash: u64) {
+        self.history.prefetch(slot, hash);
     }
 
     /// Inserts a block into the ring of its kind, as last used at `time`.
     fn place(&mut self, slot: Slot, time: Time) {
         let depth = self.history.entry(slot).depth;
-        let is_later = |other: Slot| {
+        let is_later = |_: &(), other: Slot| {
             let other = self.history.entry(other);
             order(other.used, other.depth) > order(time, depth)
         };
         let before = self.rings.push_before(self.history.kind(slot), slot, is_later);
         // The walk may have ended too early.
         let least = before.map_or(0, |before| self.history.entry(before).used);
-        self.history.entry_mut(slot).used = time.max(least);
+        self.history.set_used(slot, time.max(least));
     }
 }
 
@@ -98,7 +98,6 @@ impl ScanResistant {
         for slot in pinned {
             // A pinned block is in use: the next search does not meet it again.
             self.place(slot, self.history.now);
-            self.history.touch_shadow(slot);
         }
         found
     }
@@ -111,6 +110,7 @@ impl EvictionPolicy for ScanResistant {
 
     fn insert_at_depth(&mut self, slot: Slot, hash: u64, depth: u32) {
         self.history.insert_at_depth(slot, hash, depth);
+        self.rings.reach(slot);
         self.place(slot, inserted_at(self.history.now, depth));
     }
 

@@ -1,10 +1,10 @@
 //! *Shadow LRU*: the blocks that LRU would hold now, and which of the two policies finds more.
 //!
-//! LRU with room for *N* blocks holds the *N* blocks that were used last. So a list of the known
-//! blocks, held or not, in the order of their last uses shows what LRU would hold. Each shard has
-//! the list of its keys. A block leaves the lists when they have more blocks together than the
-//! cache holds: the shards share the time of the last use before which LRU would have evicted a
-//! block, and each shard drops what is older.
+//! LRU with room for *N* blocks holds the *N* blocks that were used last: those whose last use is
+//! not before the *horizon*. So no list is needed. Each shard counts its known blocks, held or not,
+//! by the time of the last use, in [`WINDOW`] intervals. The interval of the horizon is the first
+//! one after which at most as many blocks are counted as the shard holds. Within that interval the
+//! last uses are assumed to be spread evenly.
 //!
 //! A use that the cache serves and LRU would miss adds one to the *lead*; a use that LRU would
 //! serve and the cache misses takes one away. When LRU leads by more than 1 / [`TOLERANCE`] of the
@@ -18,11 +18,11 @@
 use std::mem;
 
 use super::clock::{Time, step};
-use super::rings::Rings;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Number of an entry: a block that is known, held or not.
-pub(super) type EntryId = u32;
+/// Intervals of a window, of at most 1 / [`RESOLUTION`] of the blocks held each.
+const WINDOW: usize = 256;
+const RESOLUTION: u64 = 32;
 
 /// LRU may lead by one part in this of the blocks held.
 const TOLERANCE: i64 = 50;
@@ -30,18 +30,12 @@ const TOLERANCE: i64 = 50;
 const MIN_PAUSE: u64 = 8;
 /// The longest one.
 const MAX_PAUSE: u64 = 1024;
-/// The time of an entry that LRU would not hold.
-const ABSENT: Time = Time::MAX;
 
 /// The state that the shards of a cache share. Every figure is relaxed: it guards no memory.
 #[derive(Debug)]
 pub(super) struct Comparison {
-    /// Blocks in the lists of all shards.
-    in_lru: AtomicU64,
     /// Blocks that the policies of all shards know.
     held: AtomicU64,
-    /// LRU would have evicted the blocks last used before this time.
-    horizon: AtomicU64,
     /// Uses that the cache served, less those that LRU would have served; an `i64`.
     lead: AtomicU64,
     /// Updates until the policy is tried again; 0: it is in use.
@@ -53,9 +47,7 @@ impl Default for Comparison {
     fn default() -> Self {
         let zero = || AtomicU64::new(0);
         Comparison {
-            in_lru: zero(),
             held: zero(),
-            horizon: zero(),
             lead: zero(),
             pause: zero(),
             next_pause: AtomicU64::new(MIN_PAUSE),
@@ -70,11 +62,17 @@ impl Comparison {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Counts a block that has come to a shard (`1`), or left it (`-1`).
+    /// Counts a block that has come to a shard (`1`), or left it (`-1`). `uncounted` has the
+    /// changes that the shard has not made yet: an insertion that evicts nearly never writes the
+    /// line that all shards share.
     #[inline]
-    pub(super) fn change_held(&self, own: &mut Uncounted, more: i64) {
-        own.held += more;
-        own.flush_if_large(self);
+    pub(super) fn change_held(&self, uncounted: &mut i64, more: i64) {
+        *uncounted += more;
+        // With few blocks each change counts.
+        if uncounted.unsigned_abs() >= step(self.held()) {
+            // Two's complement: adds a negative number, too.
+            self.held.fetch_add(mem::take(uncounted) as u64, Ordering::Relaxed);
+        }
     }
 
     fn lead(&self) -> i64 {
@@ -115,85 +113,103 @@ impl Comparison {
     }
 }
 
-/// Changes of the shared counts that a shard has not made yet. An insertion that evicts changes
-/// each count up and down, and so nearly never writes the line that all shards share.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Uncounted {
-    held: i64,
-    in_lru: i64,
-}
-
-impl Uncounted {
-    /// Makes the changes if they are many for a cache of this size. With few blocks each counts.
-    #[inline]
-    fn flush_if_large(&mut self, shared: &Comparison) {
-        let step = step(shared.held()) as i64;
-        for (own, count) in [(&mut self.held, &shared.held), (&mut self.in_lru, &shared.in_lru)] {
-            if own.abs() >= step {
-                // Two's complement: adds a negative number, too.
-                count.fetch_add(mem::take(own) as u64, Ordering::Relaxed);
-            }
-        }
-    }
-}
-
-/// The blocks of one shard that LRU would hold. 16 bytes per entry.
-#[derive(Debug, Default)]
+/// The blocks of one shard, held or not, by their last uses. Takes 1 KiB.
+#[derive(Debug)]
 pub(super) struct ShadowLru {
-    ring: Rings<1>,
-    /// By entry: the last use of a block that LRU would hold.
-    used: Vec<Time>,
+    /// Blocks last used in an interval, by its number modulo [`WINDOW`].
+    counts: [u32; WINDOW],
+    /// Numbers of the interval of the horizon, and of the latest one.
+    first: u64,
+    last: u64,
+    /// Blocks in the intervals from the first to the last.
+    blocks: u64,
+    /// The logarithm of the length of an interval.
+    length_log2: u32,
+}
+
+impl Default for ShadowLru {
+    fn default() -> Self {
+        ShadowLru { counts: [0; WINDOW], first: 0, last: 0, blocks: 0, length_log2: 0 }
+    }
 }
 
 impl ShadowLru {
-    /// LRU uses a block, which comes in if it is absent. Returns whether LRU held it.
-    pub(super) fn touch(
-        &mut self,
-        id: EntryId,
-        now: Time,
-        shared: &Comparison,
-        own: &mut Uncounted,
-    ) -> bool {
-        if self.used.len() <= id as usize {
-            self.used.resize(id as usize + 1, ABSENT);
-        }
-        let was_held = self.used[id as usize] != ABSENT;
-        if was_held {
-            self.ring.take(id);
-        } else {
-            own.in_lru += 1;
-            own.flush_if_large(shared);
-        }
-        self.used[id as usize] = now;
-        self.ring.push(0, id);
-        was_held
+    fn count(&mut self, interval: u64) -> &mut u32 {
+        &mut self.counts[interval as usize % WINDOW]
     }
 
-    /// Takes a block out, if LRU holds it.
-    pub(super) fn remove(&mut self, id: EntryId, shared: &Comparison, own: &mut Uncounted) {
-        if let Some(used) = self.used.get_mut(id as usize).filter(|used| **used != ABSENT) {
-            *used = ABSENT;
-            self.ring.take(id);
-            own.in_lru -= 1;
-            own.flush_if_large(shared);
+    /// Returns whether LRU holds a known block that was last used at this time, in a shard with
+    /// room for `room` blocks.
+    #[inline]
+    pub(super) fn holds(&self, used: Time, room: usize) -> bool {
+        let interval = used >> self.length_log2;
+        if interval != self.first {
+            return interval > self.first;
         }
+        // Those of the interval that LRU has evicted are the ones used first.
+        let evicted = self.blocks.saturating_sub(room as u64);
+        let count = u64::from(self.counts[interval as usize % WINDOW]);
+        (used - (interval << self.length_log2)) * count >= evicted << self.length_log2
     }
 
-    /// Removes the blocks that LRU has no space for.
-    pub(super) fn evict(&mut self, shared: &Comparison, own: &mut Uncounted) {
-        while let Some(id) = self.ring.first(0) {
-            let (used, horizon) = (self.used[id as usize], shared.horizon.load(Ordering::Relaxed));
-            if used >= horizon {
-                let in_lru = shared.in_lru.load(Ordering::Relaxed) as i64 + own.in_lru;
-                if in_lru <= shared.held() as i64 + own.held {
-                    break;
-                }
-                if used > horizon {
-                    shared.horizon.fetch_max(used, Ordering::Relaxed);
-                }
+    /// Counts a block that was used at this time, in a shard with room for `room` blocks.
+    #[inline]
+    pub(super) fn add(&mut self, used: Time, room: usize) {
+        let interval = used >> self.length_log2;
+        if interval > self.last {
+            self.last = interval;
+            while self.last - self.first >= WINDOW as u64 {
+                self.expire();
             }
-            self.remove(id, shared, own);
         }
+        if interval >= self.first {
+            *self.count(interval) += 1;
+            self.blocks += 1;
+        }
+        while self.first < self.last
+            && self.blocks - u64::from(*self.count(self.first)) >= room as u64
+        {
+            self.expire();
+        }
+    }
+
+    /// Forgets the blocks of the first interval.
+    fn expire(&mut self) {
+        self.blocks -= u64::from(mem::take(self.count(self.first)));
+        // Without blocks, any intervals between are empty, too.
+        self.first = if self.blocks == 0 { self.last } else { self.first + 1 };
+    }
+
+    /// Removes a block that was last used at this time.
+    #[inline]
+    pub(super) fn remove(&mut self, used: Time) {
+        let interval = used >> self.length_log2;
+        // A longer interval may have the times of blocks that LRU had evicted before.
+        if (self.first..=self.last).contains(&interval) && *self.count(interval) > 0 {
+            *self.count(interval) -= 1;
+            self.blocks -= 1;
+        }
+    }
+
+    /// Makes the intervals as long as a cache of `held` blocks needs, if they are too short.
+    #[inline]
+    pub(super) fn fit(&mut self, held: u64) {
+        if held / RESOLUTION >= 2 << self.length_log2 {
+            self.lengthen();
+        }
+    }
+
+    /// Joins intervals by twos.
+    #[cold]
+    #[inline(never)]
+    fn lengthen(&mut self) {
+        let before = mem::replace(&mut self.counts, [0; WINDOW]);
+        let (first, last) = (self.first, self.last);
+        (self.first, self.last) = (first / 2, last / 2);
+        for interval in first..=last {
+            *self.count(interval / 2) += before[interval as usize % WINDOW];
+        }
+        self.length_log2 += 1;
     }
 }
 
@@ -201,49 +217,56 @@ impl ShadowLru {
 mod tests {
     use super::*;
 
+    /// Against a list in the order of use, for uses of random blocks, and while the room grows: the
+    /// window is wrong about few uses, and about as many on both sides.
     #[test]
     fn it_holds_the_blocks_that_were_used_last() {
-        let (shared, mut lru) = (Comparison::default(), ShadowLru::default());
-        let mut own = Uncounted::default();
-        (0..3).for_each(|_| shared.change_held(&mut own, 1));
-        for (now, id) in [(1, 0), (2, 1), (3, 2), (4, 0), (5, 3)] {
-            lru.touch(id, now, &shared, &mut own);
-            lru.evict(&shared, &mut own);
+        let (mut lru, mut list) = (ShadowLru::default(), Vec::<(u64, Time)>::new());
+        let (mut random, mut wrong, mut bias) = (1u64, 0, 0i64);
+        for now in 1..30_000 {
+            let room = (now as usize / 10).clamp(20, 1000);
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            // Small numbers are more frequent.
+            let block = (random >> 33) % 3000 * ((random >> 50) % 3000) / 3000;
+            lru.fit(room as u64);
+            let known =
+                list.iter().position(|&(of, _)| of == block).map(|at| (at, list.remove(at)));
+            if let Some((at, (_, used))) = known {
+                // Blocks that were used after it.
+                let held = list.len() - at < room;
+                let answer = lru.holds(used, room);
+                wrong += usize::from(answer != held);
+                bias += i64::from(answer) - i64::from(held);
+                lru.remove(used);
+            }
+            list.push((block, now));
+            lru.add(now, room);
         }
-        // 1 was used before all others.
-        assert!(!lru.touch(1, 6, &shared, &mut own));
-        lru.evict(&shared, &mut own);
-        assert!(
-            lru.touch(0, 7, &shared, &mut own)
-                && lru.touch(3, 7, &shared, &mut own)
-                && !lru.touch(2, 7, &shared, &mut own)
-        );
+        assert!(wrong < 300 && bias.abs() < 100, "{wrong} of 30,000 are wrong, bias {bias}");
     }
 
     #[test]
-    fn shards_evict_what_is_oldest_of_all() {
-        let (shared, mut one, mut other) =
-            (Comparison::default(), ShadowLru::default(), ShadowLru::default());
-        let mut own = Uncounted::default();
-        (0..4).for_each(|_| shared.change_held(&mut own, 1));
-        for id in 0..4 {
-            one.touch(id, 1 + Time::from(id), &shared, &mut own);
+    fn with_few_blocks_it_is_exact() {
+        let mut lru = ShadowLru::default();
+        for now in 1..=3 {
+            lru.add(now, 3);
         }
-        for id in 0..3 {
-            other.touch(id, 10 + Time::from(id), &shared, &mut own);
-            one.evict(&shared, &mut own);
-            other.evict(&shared, &mut own);
-        }
-        let held = |lru: &mut ShadowLru, ids: u32| {
-            (0..ids).filter(|&id| lru.used.get(id as usize).is_some_and(|&at| at != ABSENT)).count()
-        };
-        assert_eq!((held(&mut one, 4), held(&mut other, 3)), (1, 3));
+        lru.remove(1);
+        lru.add(4, 3);
+        lru.add(5, 3);
+        // The block used at 2 was used before all others.
+        assert!(!lru.holds(2, 3) && lru.holds(3, 3) && lru.holds(4, 3) && lru.holds(5, 3));
+        // A pause of any length, and blocks that came before the horizon.
+        lru.add(1 << 40, 3);
+        lru.add(7, 3);
+        lru.remove(7);
+        assert!(lru.holds(1 << 40, 3) && !lru.holds(5, 3) && lru.blocks == 1);
     }
 
     #[test]
     fn a_policy_that_finds_less_is_paused_longer_each_time() {
         let shared = Comparison::default();
-        let mut own = Uncounted::default();
+        let mut own = 0;
         (0..100).for_each(|_| shared.change_held(&mut own, 1));
         let mut pauses = Vec::new();
         for _ in 0..9 {

@@ -102,7 +102,7 @@ impl<K> CacheState<K> {
 
     /// Returns the number of commits so far. O(shards).
     pub(super) fn commits(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.counts.insertions.get()).sum()
+        self.shards.iter().map(|shard| shard.changes.insertions.get()).sum()
     }
 
     /// Starts to fetch what look-ups of these hashes read. Adjacent hashes of one shard take its

@@ -66,12 +66,12 @@ impl<K: Hash + Eq> CacheState<K> {
             let shard = self.shard(hash);
             let mut state = self.state(shard)?;
             if let Some((slot, charged)) = state.remove_unpinned(hash, key, &self.usage) {
-                shard.counts.evictions.more();
+                shard.changes.evictions.more();
                 state.inform_removed(slot);
                 return Some(self.evicted(shard, state, charged, wanted));
             }
             // Most victims are here, under the same lock.
-            if let Some(other) = self.other_if_near(&mut state)
+            if let Some(other) = self.other_if_near(shard, &mut state)
                 && let Some(evicted) = self.evict_from(shard, state, other, wanted)
             {
                 return Some(evicted);
@@ -83,7 +83,7 @@ impl<K: Hash + Eq> CacheState<K> {
             let state = self.state(shard)?;
             // A use meanwhile, or one that the policy learned of only now, may have made a block of
             // another shard the victim.
-            if attempt < ATTEMPTS && shard.oldest.ranks() != choice.ranks {
+            if attempt < ATTEMPTS && shard.changes.oldest.ranks() != choice.ranks {
                 continue;
             }
             match self.evict_from(shard, state, choice.other, wanted) {
@@ -115,28 +115,28 @@ impl<K: Hash + Eq> CacheState<K> {
         wanted: u64,
     ) -> Option<Evicted<'_, K>> {
         let charged = state.evict(other, &self.usage)?;
-        shard.counts.evictions.more();
+        shard.changes.evictions.more();
         Some(self.evicted(shard, state, charged, wanted))
     }
 
     /// Returns what [`ShardState::evict`] needs, if the shard may evict its own next victim without
     /// a comparison with other shards: see [`Frontier`](crate::cache::policy::Frontier).
     #[inline]
-    fn other_if_near(&self, state: &mut ShardState<K>) -> Option<Option<f32>> {
+    fn other_if_near(&self, shard: &Shard<K>, state: &mut ShardState<K>) -> Option<Option<f32>> {
         let slack = slack(self.usage.blocks());
         match &self.across {
             _ if self.shards.len() == 1 => Some(None),
             // One shard is as good as another, and the shards of several keys take turns.
             Across::RoundRobin => Some(None),
             Across::Age => {
-                let (ranks, _) = state.next_victims();
+                let ranks = shard.changes.oldest.ranks();
                 self.frontier.has_reached(ranks[0], slack).then_some(None)
             }
             Across::Worth(reuse) => {
-                let (ranks, must_compare) = state.next_victims();
-                if must_compare || slack < LARGE_SLACK {
+                if state.must_compare() || slack < LARGE_SLACK {
                     return None;
                 }
+                let ranks = shard.changes.oldest.ranks();
                 let (oldest_worth, worth) = self.frontier.worths();
                 let own = Candidates::of(reuse, self.usage.clock.now(), ranks)?;
                 let choice = own.trusted_choice(reuse, Some(oldest_worth));
@@ -167,7 +167,7 @@ impl<K: Hash + Eq> CacheState<K> {
             _ if mask == 0 => None,
             Across::RoundRobin => None,
             Across::Age => {
-                let aged = all.map(|shard| (shard, self.shards[shard].oldest.ranks()));
+                let aged = all.map(|shard| (shard, self.shards[shard].changes.oldest.ranks()));
                 let (shard, ranks) =
                     aged.filter(|(_, ranks)| ranks[0] != NONE).min_by_key(|(_, ranks)| ranks[0])?;
                 self.frontier.move_to(ranks[0], slack(self.usage.blocks()));
@@ -177,7 +177,7 @@ impl<K: Hash + Eq> CacheState<K> {
                 let now = self.usage.clock.now();
                 let mut best: Option<(Candidates, [Seen; 2])> = None;
                 for shard in all {
-                    let ranks = self.shards[shard].oldest.ranks();
+                    let ranks = self.shards[shard].changes.oldest.ranks();
                     let Some(found) = Candidates::of(reuse, now, ranks) else { continue };
                     best = Some(match best {
                         None => (found, [(shard, ranks); 2]),
@@ -213,7 +213,7 @@ impl<K: Hash + Eq> CacheState<K> {
         held: &Arc<CacheEntry<K>>,
     ) {
         if let Some((slot, charged)) = state.remove_entry(hash, held, &self.usage) {
-            shard.counts.evictions.more();
+            shard.changes.evictions.more();
             state.inform_removed(slot);
             self.evicted(shard, state, charged, 0);
         }
