@@ -6,8 +6,8 @@
 //!
 //! # Why this is not the policy of a cache
 //!
-//! A cache's [`History`](kvmem::cache::History) takes some 50 bytes for each value and for each
-//! evicted one that it remembers, and more memory for its orders. A tier has a hundred times as
+//! A cache's [`History`](kvmem::cache::History) takes 130 to 220 bytes for each value and the
+//! evicted ones that it remembers, and more memory for its orders. A tier has a hundred times as
 //! many values, so its order is two links in the entry. The order must also survive the process: a
 //! checkpoint writes the entries of each list from the first to the last, and the journal has the
 //! uses since. Scans do not reach a tier that stores a value at its

@@ -1,4 +1,4 @@
-//! *Ghosts*: what a shard remembers of the blocks that it evicted lately, in a table of cache lines.
+//! *Ghosts*: the record of the blocks that a shard evicted lately, in a table of cache lines.
 //!
 //! A ghost takes 8 bytes: part of its hash, the time of the last use, the number of uses, and the
 //! time of the eviction in coarse steps. The hash chooses a bucket of [`SLOTS`] ghosts, which is
@@ -57,7 +57,7 @@ struct Packed(u64);
 #[repr(align(64))]
 struct Bucket([Packed; SLOTS]);
 
-/// What is remembered of a block.
+/// The history of an evicted block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ghost {
     /// The time of the last use.

@@ -14,8 +14,8 @@
 //!
 //! *Ghosts.* An evicted block leaves its uses and its times behind, in the table of
 //! [ghosts](super::ghosts). A miss of a ghost is a use, and the block returns with its kind. The
-//! model counts a ghost as not used again after as many blocks have come as are held, and takes that
-//! back if the ghost returns later. The ghost is dropped after four times as many: blocks that
+//! model counts a ghost as not used again after as many blocks have come as are held, and takes
+//! that back if the ghost returns later. The ghost is dropped after four times as many: blocks that
 //! return after more than that look new. The limits are times, the same in all shards. So the ghost
 //! of a prefix's start outlives that of its end, and the start never returns as a lower kind.
 
