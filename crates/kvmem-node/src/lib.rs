@@ -7,6 +7,7 @@ pub mod format;
 mod memory_holder;
 mod node;
 pub mod observe;
+mod polling;
 mod protocol;
 pub mod ring;
 mod server;

@@ -10,7 +10,7 @@
 //! thread waits awake for at most [`SPIN`]. If the answer has not come by then, the next wait
 //! begins asleep, and after a further failure the next 2, 4, … [`MAX_ASLEEP`] waits do. How long a
 //! sleep was says nothing about the next one: waking an idle processor takes longer than the server
-//! does.
+//! does. While other threads need the processors, it [sleeps](crate::polling) in each wait.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
@@ -22,6 +22,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::ClientError;
+use crate::polling::may_poll;
 use crate::protocol::MAX_MESSAGE;
 use crate::ring::{self, BadRing, ClientEnds, Consumer, Producer};
 use crate::socket;
@@ -243,6 +244,9 @@ impl Polling {
                 }
             }
             let now = Instant::now();
+            if deadline.is_none() && !may_poll(now) {
+                return Ok(None);
+            }
             if now >= *deadline.get_or_insert(now + SPIN) {
                 self.asleep = self.next_asleep;
                 self.next_asleep = (2 * self.next_asleep).min(MAX_ASLEEP);

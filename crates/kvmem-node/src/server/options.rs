@@ -1,6 +1,8 @@
 //! *Options* of a server.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use crate::polling::may_poll;
 
 /// How a server serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,12 +35,19 @@ pub struct ServerOptions {
     pub max_rings: usize,
     /// How long the server polls for further messages after the last one before it sleeps. Waking
     /// an idle processor takes tens of microseconds. The server takes one processor while messages
-    /// come more often than that. Zero: it sleeps at once.
+    /// come more often than that, and other threads do not need it. Zero: it sleeps at once.
     #[doc(hidden)]
     pub spin: Duration,
     /// How long a server that is [stopped](super::Stopper::stop) stores values that its tier lacks.
     /// Zero: not at all.
     pub drain: Duration,
+}
+
+impl ServerOptions {
+    /// Returns whether the server polls for the message after one that came at `active_at`.
+    pub(super) fn polls_since(&self, active_at: Instant, now: Instant) -> bool {
+        now.saturating_duration_since(active_at) < self.spin && may_poll(now)
+    }
 }
 
 impl Default for ServerOptions {

@@ -1,7 +1,8 @@
 //! *Rings* of clients: which of them are polled, and how each side is woken.
 //!
 //! A connection with [rings](crate::ring) is *hot* from a message, or from its doorbell, until no
-//! message has come for [`spin`](super::ServerOptions::spin). The server polls the rings of hot
+//! message has come for [`spin`](super::ServerOptions::spin), or until other threads need the
+//! processor that the server [polls](crate::polling) on. The server polls the rings of hot
 //! connections one after the other, and looks at epoll in between. Before a connection cools down
 //! the server says so in the ring, and the next message rings the doorbell, an eventfd that epoll
 //! watches.
@@ -123,7 +124,7 @@ impl NodeServer {
             return true;
         }
         // The doorbell of a blocked connection rings when there is space for the answer.
-        if !blocked && now.saturating_duration_since(rings.active_at) < self.options.spin {
+        if !blocked && self.options.polls_since(rings.active_at, now) {
             return true;
         }
         // Damage is found by the quantum that the true answer leads to.

@@ -334,7 +334,7 @@ impl NodeServer {
         self.has_work()
             || !self.hot.is_empty()
             || !self.ready.is_empty()
-            || self.packet_at.elapsed() < self.options.spin
+            || self.options.polls_since(self.packet_at, Instant::now())
     }
 
     /// Returns the milliseconds until a client no longer waits for events, or the scrubber goes on.
