@@ -1693,6 +1693,20 @@ typedef struct kvmem_node_hints {
     uint64_t parent_bytes;
 } kvmem_node_hints;
 
+/// A value to insert, with its key and its hints.
+typedef struct kvmem_node_new_value {
+    /// The bytes of the key: 1 to KVMEM_NODE_MAX_KEY_BYTES.
+    const void *key;
+    /// Number of bytes of the key.
+    uint64_t key_bytes;
+    /// The bytes of the value.
+    const void *data;
+    /// Number of bytes of the value.
+    uint64_t bytes;
+    /// Its hints; all 0: none.
+    struct kvmem_node_hints hints;
+} kvmem_node_new_value;
+
 /// A value of a node, or none.
 typedef struct kvmem_node_value {
     /// The bytes, for reading, valid until the pins are released; NULL if the key has no value.
@@ -3128,6 +3142,11 @@ kvmem_status kvmem_node_client_insert(const struct kvmem_node_client *client,
                                       const void *data,
                                       uint64_t bytes,
                                       const struct kvmem_node_hints *hints);
+
+/// Inserts `count` values as kvmem_node_client_insert does, all of them or none.
+kvmem_status kvmem_node_client_insert_batch(const struct kvmem_node_client *client,
+                                            const struct kvmem_node_new_value *values,
+                                            uint64_t count);
 
 /// Removes the values of `count` keys. Pinned ones keep their bytes until the last pin is released.
 /// `out_removed` (may be NULL) receives how many there were.

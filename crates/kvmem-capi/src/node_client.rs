@@ -11,7 +11,7 @@ use crate::call::guard;
 use crate::error::CallError;
 use crate::key::kvmem_key;
 use crate::kv_cache::kvmem_kv_cache_key;
-use crate::node_keys::{kvmem_node_hints, node_key, node_keys};
+use crate::node_keys::{batch, kvmem_node_hints, node_key, node_keys};
 use crate::options::{self, flag, options};
 use crate::promise::ObjectPromise;
 use crate::registrars::kvmem_registrars;
@@ -299,6 +299,42 @@ pub unsafe extern "C" fn kvmem_node_client_insert(
             false => hints.get("hints")?.read()?,
         };
         Ok(client.insert_with(key, data.value(bytes)?, options)?)
+    })
+}
+
+/// A value to insert, with its key and its hints.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvmem_node_new_value {
+    /// The bytes of the key: 1 to KVMEM_NODE_MAX_KEY_BYTES.
+    pub key: In<c_void>,
+    /// Number of bytes of the key.
+    pub key_bytes: u64,
+    /// The bytes of the value.
+    pub data: In<c_void>,
+    /// Number of bytes of the value.
+    pub bytes: u64,
+    /// Its hints; all 0: none.
+    pub hints: kvmem_node_hints,
+}
+
+impl kvmem_node_new_value {
+    fn read(&self) -> Result<(&[u8], &[u8], ValueOptions), CallError> {
+        let key = node_key(&self.key, self.key_bytes)?;
+        Ok((key, self.data.value(self.bytes)?, self.hints.read()?))
+    }
+}
+
+/// Inserts `count` values as kvmem_node_client_insert does, all of them or none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_insert_batch(
+    client: Handle<kvmem_node_client>,
+    values: In<kvmem_node_new_value>,
+    count: u64,
+) -> kvmem_status {
+    client.on(|client| {
+        let values = batch(&values, count, "values")?.iter().map(kvmem_node_new_value::read);
+        Ok(client.insert_batch(&values.collect::<Result<Vec<_>, CallError>>()?)?)
     })
 }
 

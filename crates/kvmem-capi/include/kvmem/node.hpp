@@ -255,6 +255,13 @@ struct NodeHints {
     }
 };
 
+/// A value to insert: its key, its bytes, and its hints.
+struct NodeNewValue {
+    std::string_view key;
+    bytes_view bytes;
+    NodeHints hints{};
+};
+
 /// A reservation, and what it becomes: see `NodeClient::commit`.
 struct NodeCommit {
     /// The reservation, which is empty after the commit.
@@ -479,8 +486,20 @@ public:
                                                           value.data(), value.size(), &native));
     }
 
-    bool insert(std::string_view key, const void *value, std::size_t bytes) {
-        return insert(key, detail::bytes_of(value, bytes));
+    bool insert(std::string_view key, const void *value, std::size_t bytes,
+                const NodeHints &hints = {}) {
+        return insert(key, detail::bytes_of(value, bytes), hints);
+    }
+
+    /// Inserts values as `insert` does, all of them or none; returns false if they cannot fit.
+    bool insert_batch(const std::vector<NodeNewValue> &values) {
+        std::vector<kvmem_node_new_value> list;
+        for (const NodeNewValue &one : values) {
+            list.push_back({one.key.data(), one.key.size(), one.bytes.data(), one.bytes.size(),
+                            one.hints.native()});
+        }
+        return detail::allocated(
+            kvmem_node_client_insert_batch(native_handle(), list.data(), list.size()));
     }
 
     /// Removes the values of keys; returns how many there were. Pinned ones keep their bytes until

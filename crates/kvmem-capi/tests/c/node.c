@@ -257,6 +257,17 @@ static void read_only_and_namespaces(void) {
     kvmem_node_client *writer = connect_with(&options), *nameless = connect_with(NULL);
     OK(kvmem_node_client_insert(writer, "of a model", 10, "value", 5, NULL));
     CHECK(found(writer, "of a model") == 1 && found(nameless, "of a model") == 0);
+    const kvmem_node_hints hints = {
+        .ttl_ms = 3600000, .priority = 3, .parent = "1", .parent_bytes = 1};
+    kvmem_node_new_value values[] = {{"1", 1, "one", 3, {0}}, {"2", 1, "two", 3, hints}};
+    values[1].hints.priority = 4;
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_node_client_insert_batch(writer, values, 2));
+    SAYS("priority is 4: use 0 to 3");
+    CHECK(found(writer, "1") == 0);
+    values[1].hints.priority = 3;
+    OK(kvmem_node_client_insert_batch(writer, values, 2));
+    OK(kvmem_node_client_insert_batch(writer, NULL, 0));
+    CHECK(found(writer, "1") == 1 && found(writer, "2") == 1);
     options.read_only = 1;
     kvmem_node_client *reader = connect_with(&options);
     kvmem_kv_cache_key key = text("of a model");

@@ -82,6 +82,13 @@ static void shared(bool rings) {
     // Its parent is not there.
     CHECK(writer.stats().dead_bytes == 2000);
     CHECK(writer.insert("c", "short", 5));
+    const auto bytes = kvmem::detail::bytes_of("short", 5);
+    const kvmem::NodeHints low{{}, 0, "c"}, bad{{}, 4, {}};
+    CHECK(writer.insert_batch({{"d", bytes, low}, {"e", bytes}}) && writer.insert_batch({}));
+    THROWS(KVMEM_ERR_INVALID_ARGUMENT, "priority is 4",
+           writer.insert_batch({{"f", bytes}, {"g", bytes, bad}}));
+    const std::array<std::string_view, 4> batch = {"d", "e", "f", "g"};
+    CHECK(reader->lookup(batch) == 2 && writer.remove(batch) == 2);
 
     const std::array<std::string_view, 4> keys = {"a", "b", "none", "c"};
     CHECK(reader->lookup(keys) == 2);
