@@ -36,6 +36,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
+mod waits;
+
+pub use self::waits::{WaitPlace, record_waits};
+
 /// The largest number of cores.
 pub const MAX_CORES: usize = 64;
 /// Lines that a core's own caches hold: 2 MiB.
@@ -108,6 +112,8 @@ struct Core {
     /// The block that followed the last one, and that which followed the last six, by their hashes.
     predictions: Box<[[u32; PREDICTIONS]; 2]>,
     yielder: *const Yielder<(), ()>,
+    /// An address near the start of the thread's stack.
+    stack: usize,
 }
 
 impl Core {
@@ -167,6 +173,8 @@ type Local = (*const (), *mut (), unsafe fn(*mut ()));
 thread_local! {
     /// Whether accesses take time now.
     static COUNTS: Cell<bool> = const { Cell::new(false) };
+    /// The number of cores that the program sees.
+    static PROCESSORS: Cell<usize> = const { Cell::new(1) };
     /// The running core, if one runs.
     static CORE: Cell<Option<usize>> = const { Cell::new(None) };
     static MACHINE: RefCell<Option<Machine>> = const { RefCell::new(None) };
@@ -186,6 +194,7 @@ impl Machine {
             blocks: 0,
             predictions: Box::new([[0; PREDICTIONS]; 2]),
             yielder: std::ptr::null(),
+            stack: 0,
         };
         Machine {
             costs,
@@ -239,7 +248,10 @@ impl Machine {
                 let Some(of) = self.lines.get(&line) else { return false };
                 let alone = of.holders == me;
                 let had = of.holders & me != 0 && (access == Access::Load || alone);
-                if had {
+                if access == Access::Store && alone && of.dirty && core.drained <= core.clock {
+                    // As if the filter had it: times must not depend on addresses.
+                    core.filter[line as usize % FILTER] = owned;
+                } else if had {
                     self.take(line, access);
                 }
                 had
@@ -275,11 +287,12 @@ impl Machine {
         access != Access::Store && self.lines.get(&line).is_some_and(others)
     }
 
-    /// Makes an access; the core has waited for its turn.
-    fn take(&mut self, line: u64, access: Access) {
+    /// Makes an access; the core has waited for its turn. Returns when it is done, if other cores
+    /// had the line.
+    fn take(&mut self, line: u64, access: Access) -> Option<u64> {
         let (mut costs, running) = (self.costs, self.running);
         let me = 1u64 << running;
-        // Only a handoff draws: which hits come here depends on addresses.
+        // Only a handoff draws, and not the hits, of which a filter has some.
         let hands_off = |of: &Line| {
             let is_load = access == Access::Load;
             of.holders & !me != 0 && (!is_load || of.dirty && of.holders & me == 0)
@@ -336,6 +349,18 @@ impl Machine {
         let number = of.number;
         if !had {
             self.replace(line, number);
+        }
+        let travels = if access == Access::Load { !had } else { true };
+        (others != 0 && travels).then_some(done)
+    }
+
+    /// Records a wait for a line, or a pause, if the threads count. `here` is an address in the
+    /// frame of the function that the running thread called.
+    fn record<T>(&mut self, here: *const T, picoseconds: u64, is_line: bool) {
+        if self.count > 0 {
+            let core = self.here();
+            let site = (core.blocks as u32, core.stack.wrapping_sub(here.addr()));
+            waits::record(site, picoseconds, is_line);
         }
     }
 
@@ -408,26 +433,34 @@ fn access(address: usize, access: Access) {
         if hit {
             return;
         }
-        let contended = on_machine(|machine| {
-            let contended = machine.is_contended(line, access);
+        let missed = on_machine(|machine| {
+            let (contended, clock) = (machine.is_contended(line, access), machine.here().clock);
             machine.here().clock += if contended { machine.costs.request } else { 0 };
-            contended
+            (contended, clock)
         });
-        if contended == Some(true) {
+        let (contended, clock) = missed.unwrap_or_default();
+        if contended {
             settle();
             on_machine(|machine| machine.queue_for(line, access));
             settle();
         }
-        on_machine(|machine| machine.take(line, access));
+        on_machine(|machine| {
+            if let Some(done) = machine.take(line, access) {
+                machine.record(&raw const access, done - clock, true);
+            }
+        });
         settle();
     });
 }
 
-fn wait(time: impl Fn(&mut Machine) -> u64) {
+fn wait(time: impl Fn(&mut Machine) -> u64, is_pause: bool) {
     counted(|| {
         on_machine(|machine| {
             let time = time(machine);
             machine.here().clock += time;
+            if is_pause {
+                machine.record(&raw const is_pause, time, false);
+            }
         });
         settle();
     });
@@ -435,12 +468,12 @@ fn wait(time: impl Fn(&mut Machine) -> u64) {
 
 /// Lets this thread work for some time without an access.
 pub fn work(picoseconds: u64) {
-    wait(|_| picoseconds);
+    wait(|_| picoseconds, false);
 }
 
 /// Lets this thread pause once, as one that spins does.
 pub fn pause() {
-    wait(|machine| machine.about(machine.costs.pause));
+    wait(|machine| machine.about(machine.costs.pause), true);
 }
 
 /// Charges for a read-modify-write that the library or its caller makes with an atomic of the
@@ -461,6 +494,12 @@ pub fn count(more: u64) -> u64 {
         machine.count
     };
     on_machine(add).unwrap_or(0)
+}
+
+/// Returns the places at which cores have waited for lines, or paused, while the threads counted,
+/// the longest waits first, and forgets them. Times and numbers are those of a unit of the sum `count`.
+pub fn take_waits(count: u64) -> Vec<WaitPlace> {
+    waits::take(count)
 }
 
 /// Waits until every thread is here; all clocks then show the same time.
@@ -490,13 +529,19 @@ pub fn stop_counting() {
     COUNTS.set(false);
 }
 
-/// Runs `threads`, each on a core of its own. No thread may end before all others have come to
-/// their last [`meet`].
+/// Sets the number of processors that the program sees from now on, also before it
+/// [runs](run).
+pub fn set_processors(cores: usize) {
+    PROCESSORS.set(cores);
+}
+
+/// Runs `threads`, each on a core of its own, and returns the sum of what they [`count`]. No thread
+/// may end before all others have come to their last [`meet`].
 ///
 /// # Panics
 ///
 /// If one of them does, or if there are more than [`MAX_CORES`].
-pub fn run(costs: &CoreCosts, threads: Vec<Box<dyn FnOnce() + '_>>) {
+pub fn run(costs: &CoreCosts, threads: Vec<Box<dyn FnOnce() + '_>>) -> u64 {
     assert!(threads.len() <= MAX_CORES, "{} threads on {MAX_CORES} cores", threads.len());
     let machine = Machine::new(*costs, threads.len());
     assert!(MACHINE.replace(Some(machine)).is_none(), "one simulation at a time");
@@ -505,7 +550,11 @@ pub fn run(costs: &CoreCosts, threads: Vec<Box<dyn FnOnce() + '_>>) {
     for (number, thread) in threads.into_iter().enumerate() {
         let stack = DefaultStack::new(STACK_BYTES).expect("memory for a stack");
         let body = move |yielder: &Yielder<(), ()>, ()| {
-            on_machine(|machine| machine.here().yielder = yielder);
+            let stack = (&raw const number).addr();
+            on_machine(|machine| {
+                let core = machine.here();
+                (core.yielder, core.stack) = (yielder, stack);
+            });
             COUNTS.set(true);
             thread();
             COUNTS.set(false);
@@ -524,6 +573,7 @@ pub fn run(costs: &CoreCosts, threads: Vec<Box<dyn FnOnce() + '_>>) {
         debug_assert!(!COUNTS.get() || matches!(result, CoroutineResult::Return(())));
     }
     assert!(coroutines.iter().all(Coroutine::done), "a thread ended before all had met");
+    count(0)
 }
 
 /// Ends the simulation.
@@ -562,7 +612,7 @@ fn kvmem_simulated_change(at: *const ()) {
 
 #[unsafe(no_mangle)]
 fn kvmem_simulated_wait(nanoseconds: u64) {
-    work(nanoseconds.saturating_mul(1000));
+    wait(|_| nanoseconds.saturating_mul(1000), true);
 }
 
 #[unsafe(no_mangle)]
@@ -572,12 +622,17 @@ fn kvmem_simulated_pause() {
 
 #[unsafe(no_mangle)]
 fn kvmem_simulated_system_call() {
-    wait(|machine| machine.costs.system_call);
+    wait(|machine| machine.costs.system_call, true);
 }
 
 #[unsafe(no_mangle)]
 fn kvmem_simulated_now() -> u64 {
     now()
+}
+
+#[unsafe(no_mangle)]
+fn kvmem_simulated_processors() -> usize {
+    PROCESSORS.get()
 }
 
 #[unsafe(no_mangle)]
@@ -794,6 +849,43 @@ mod tests {
             })
         };
         assert_eq!(times(), times());
+    }
+
+    /// Lines at addresses that share places of the filter take as long as others.
+    #[test]
+    fn times_do_not_depend_on_addresses() {
+        let times = |distance: usize| {
+            run_on(4, |core| {
+                for step in 0..2000 {
+                    // Some lines are shared by neighbours; each core has others alone.
+                    let line =
+                        if step % 5 == 0 { core / 2 } else { 4 + core * 16 + step * step % 7 };
+                    let kind = [Access::Store, Access::Load, Access::Store, Access::Change];
+                    access((1 << 30) + line * distance, kind[step * 3 % 4]);
+                    work(step as u64 % 11);
+                }
+            })
+        };
+        assert_eq!(times(64), times(64 * FILTER));
+    }
+
+    #[test]
+    fn waits_are_recorded_while_threads_count() {
+        let word = Word(0);
+        record_waits();
+        let loops = |_| {
+            (0..50).for_each(|_| change(&word.0));
+            meet();
+            for _ in 0..50 {
+                count(1);
+                change(&word.0);
+            }
+        };
+        run_on(2, loops);
+        let places = take_waits(100);
+        let transfers: f64 = places.iter().map(|place| place.lines).sum();
+        assert!((0.1..=1.0).contains(&transfers), "{places:?}");
+        assert!(places.iter().all(|place| place.ns > 0.0), "{places:?}");
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub enum Suite {
     Cache(CacheArgs),
     /// The loops of threads on 1 to 64 simulated cores, in virtual time; needs the build of `cargo
     /// xtask bench simulate`
-    Simulate(SuiteArgs),
+    Simulate(SimulateArgs),
     /// Values stored on a disk and fetched again, beside plain reads and writes and a file for each
     /// value: bytes per second, and processor time
     Tier(TierArgs),
@@ -84,6 +84,18 @@ pub struct CacheArgs {
     /// With --policy: also measure on this trace; repeatable
     #[arg(long, value_name = "FILE", requires = "policy")]
     pub trace: Vec<PathBuf>,
+}
+
+/// Options of `bench simulate`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct SimulateArgs {
+    #[command(flatten)]
+    pub run: SuiteArgs,
+
+    /// Also show, for each loop, the N places of the code at which calls wait longest for lines of
+    /// memory that other cores have, and how many lines
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub places: usize,
 }
 
 /// Options of `bench node`.

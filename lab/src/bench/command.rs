@@ -49,7 +49,13 @@ fn one(suite: &Suite) -> Result<(), Failure> {
             reported("cache-policy", &args.run, |run| cache::hits::run(run, &args.trace))
         }
         Suite::Cache(args) => reported("cache", &args.run, cache::run),
-        Suite::Simulate(args) => reported("simulate", args, simulate::run),
+        Suite::Simulate(args) => {
+            let mut of_run = args.run.clone();
+            if args.places > 0 && !of_run.table.is_empty() {
+                of_run.table.push("waits".to_owned());
+            }
+            reported("simulate", &of_run, |run| simulate::run(run, args.places))
+        }
         Suite::Tier(args) => reported("tier", &args.run, |run| tier::run(run, args)),
         Suite::Node(args) => {
             let child = |role: &_| this_program("node-role", role);

@@ -4,7 +4,6 @@ use std::fmt;
 use std::hash::Hash;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use super::index::CacheLimits;
@@ -12,6 +11,7 @@ use super::source::Source;
 use super::state::{Below, EvictionFn, EvictionSink, LowerTier, Spread};
 use super::{Eviction, KvCache, KvCacheSetupError, Pinned};
 use crate::pool::{Block, Pool, PoolError};
+use crate::sync::processors;
 use crate::tier::{Tier, TierKey};
 
 /// Slots are 32 bits, and a policy uses some numbers for itself.
@@ -245,8 +245,7 @@ impl<K> KvCacheBuilder<K> {
 }
 
 fn usual_shards(blocks: u64) -> usize {
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    let wished = (4 * threads).next_power_of_two().clamp(16, MOST_SHARDS);
+    let wished = (4 * processors()).next_power_of_two().clamp(16, MOST_SHARDS);
     let sensible = (blocks / BLOCKS_IN_SHARD).max(1);
     // Down to a power of two.
     wished.min(1 << sensible.ilog2().min(MOST_SHARDS.ilog2()))

@@ -31,6 +31,7 @@ pub(crate) mod models;
 #[cfg(not(loom))]
 mod mutex;
 mod prefetch;
+mod processors;
 mod seq_counter;
 #[cfg(kvmem_simulated)]
 pub(crate) mod simulated;
@@ -57,6 +58,9 @@ pub(crate) use self::combining::{Combined, CombiningGuard, CombiningMutex, Words
 #[cfg(not(loom))]
 pub(crate) use self::mutex::{Mutex, MutexGuard, hold_over_fork, release_over_fork};
 pub(crate) use self::prefetch::prefetch;
+pub(crate) use self::processors::processors;
+#[cfg(all(test, not(loom), not(kvmem_simulated)))]
+pub(crate) use self::processors::set_processors;
 pub(crate) use self::seq_counter::SeqCounter;
 pub(crate) use self::statics::{const_new, filled, per_process, per_thread};
 pub(crate) use self::striped::{Striped, StripedWriteGuard, thread_number};

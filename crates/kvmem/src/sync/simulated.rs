@@ -24,6 +24,8 @@ mod hooks {
         pub(super) safe fn kvmem_simulated_system_call();
         /// Returns the virtual time in nanoseconds.
         pub(super) safe fn kvmem_simulated_now() -> u64;
+        /// Returns the number of cores.
+        pub(super) safe fn kvmem_simulated_processors() -> usize;
         /// Returns this thread's value under a key; `make` makes it at first, and the second
         /// function that it returns ends it when the thread ends.
         pub(super) safe fn kvmem_simulated_local(
@@ -70,6 +72,11 @@ pub(crate) fn sleep(time: Duration) {
 /// Takes the time of a system call.
 pub(crate) fn system_call() {
     hooks::kvmem_simulated_system_call();
+}
+
+/// Returns the number of simulated cores.
+pub(crate) fn processors() -> usize {
+    hooks::kvmem_simulated_processors()
 }
 
 /// Takes the time of a fence. One thread of the system runs all cores, in the order of the program.

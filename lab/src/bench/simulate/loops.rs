@@ -1,12 +1,12 @@
 //! One loop on a number of cores.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::hint::black_box;
 
 use anyhow::{Context, Result, ensure};
 use kvmem::cache::{Eviction, KvCache};
 use kvmem::pool::Pool;
-use kvmem_testkit::cores::{self, CoreCosts};
+use kvmem_testkit::cores::{self, CoreCosts, WaitPlace};
 
 use crate::bench::arena::bump::{ALIGN, Bump, KvmemArena};
 use crate::bench::cache::{KEYS, VALUE_BYTES};
@@ -16,16 +16,18 @@ use crate::bench::contender::Contender;
 
 /// The cores, and how long the loops run on them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Setting {
+pub(super) struct Setting<'a> {
     pub(super) costs: CoreCosts,
     pub(super) cores: u32,
     /// Virtual nanoseconds.
     pub(super) time: u64,
     /// Calls of all threads after which the loop ends earlier.
     pub(super) calls: u64,
+    /// Where the cores waited in the last loop, for each call, if that is to be recorded.
+    pub(super) waits: Option<&'a RefCell<Vec<WaitPlace>>>,
 }
 
-impl Setting {
+impl Setting<'_> {
     /// Runs a step on each core, first `warm` times and then for the time; returns the million
     /// calls a second of all cores. `thread` makes the step of each thread, which returns its
     /// calls.
@@ -68,7 +70,10 @@ impl Setting {
         };
         let body = &body;
         let thread = |index| Box::new(move || body(index)) as Box<dyn FnOnce()>;
-        cores::run(&self.costs, (0..self.cores as usize).map(thread).collect());
+        let called = cores::run(&self.costs, (0..self.cores as usize).map(thread).collect());
+        if let Some(all) = self.waits {
+            all.replace(cores::take_waits(called));
+        }
         failure.take().map_or(Ok(rates.iter().map(Cell::get).sum()), Err)
     }
 
@@ -78,8 +83,10 @@ impl Setting {
         scenario: ConcurrencyScenario,
         own: u64,
     ) -> Result<f64> {
+        cores::set_processors(self.cores as usize);
         let scene = ScenarioState::<C>::new(scenario, self.cores)?;
-        let is_cut = scenario == ConcurrencyScenario::Fragmented;
+        use ConcurrencyScenario::{Fragmented, HighWater};
+        let is_cut = matches!(scenario, Fragmented | HighWater);
         self.rate(if is_cut { WARM_TO_CUT } else { WARM }, |index| {
             let mut worker = scene.worker(index);
             move || {
@@ -92,7 +99,7 @@ impl Setting {
 
     /// Looks up keys that a cache has.
     pub(super) fn hits(&self, eviction: Eviction) -> Result<f64> {
-        let cache = full_cache(eviction, self.cores)?;
+        let cache = self.full_cache(eviction)?;
         self.rate(WARM, |index| {
             let mut random = index as u64 + 1;
             let cache = &cache;
@@ -108,7 +115,7 @@ impl Setting {
 
     /// Inserts keys, each of which evicts another one.
     pub(super) fn insertions(&self, eviction: Eviction) -> Result<f64> {
-        let cache = full_cache(eviction, self.cores)?;
+        let cache = self.full_cache(eviction)?;
         self.rate(WARM, |index| {
             let mut fresh = (1 << 40) + ((index as u64) << 32);
             let cache = &cache;
@@ -120,11 +127,23 @@ impl Setting {
         })
     }
 
+    /// Makes a cache that is full, and the same in every process.
+    fn full_cache(&self, eviction: Eviction) -> Result<KvCache<u64>> {
+        cores::set_processors(self.cores as usize);
+        let pool = Pool::builder(2 * KEYS as usize * VALUE_BYTES).build()?;
+        let cache = KvCache::builder(&pool).eviction(eviction).max_blocks(KEYS).seed(1).build()?;
+        for key in 0..KEYS {
+            cache.insert_filled(key, VALUE_BYTES, |bytes| bytes.fill(key as u8))?;
+        }
+        Ok(cache)
+    }
+
     /// Allocates from an arena.
     pub(super) fn bump(&self, size: usize) -> Result<f64> {
+        cores::set_processors(self.cores as usize);
         let steps = self.calls + u64::from(self.cores) * u64::from(WARM.steps + 2);
-        let bytes =
-            usize::try_from(steps).ok().and_then(|steps| steps.checked_mul(size.max(ALIGN)));
+        let steps = usize::try_from(steps.max(BUMP_CALLS)).ok();
+        let bytes = steps.and_then(|steps| steps.checked_mul(size.max(ALIGN)));
         let arena = KvmemArena::create(bytes.context("the arena exceeds the address space")?)?;
         self.rate(WARM, |_| {
             || {
@@ -144,20 +163,9 @@ struct Warm {
     time: u64,
 }
 
+/// Calls that an arena has room for, as in the suite `arena`: chunks are parts of it.
+const BUMP_CALLS: u64 = 4_000_000;
 /// As many steps as in `concurrency`.
 const WARM: Warm = Warm { steps: 1000, time: 1_000_000 };
 /// Enough for a space to be cut into shards, which takes milliseconds once.
-const WARM_TO_CUT: Warm = Warm { steps: 1_000_000, time: 10_000_000 };
-
-/// Makes a cache that is full, and the same in every process. It has the shards of a machine with
-/// these cores, or with 16 if they are fewer.
-fn full_cache(eviction: Eviction, cores: u32) -> Result<KvCache<u64>> {
-    let pool = Pool::builder(2 * KEYS as usize * VALUE_BYTES).build()?;
-    let shards = 4 * cores.max(16) as usize;
-    let cache = KvCache::builder(&pool).eviction(eviction).max_blocks(KEYS).shards(shards);
-    let cache = cache.seed(1).build()?;
-    for key in 0..KEYS {
-        cache.insert_filled(key, VALUE_BYTES, |bytes| bytes.fill(key as u8))?;
-    }
-    Ok(cache)
-}
+const WARM_TO_CUT: Warm = Warm { steps: 1_000_000, time: 5_000_000 };

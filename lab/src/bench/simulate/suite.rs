@@ -1,12 +1,13 @@
 //! The rows and goals.
 
+use std::cell::RefCell;
 use std::fmt::Display;
 
 use anyhow::{Context, Result};
 use kvmem::cache::Eviction;
 use kvmem::offset::OffsetAllocator;
 use kvmem::slab::ExtentCache;
-use kvmem_testkit::cores::CoreCosts;
+use kvmem_testkit::cores::{CoreCosts, WaitPlace, record_waits};
 use serde_json::Value;
 
 use super::loops::Setting;
@@ -19,8 +20,7 @@ use crate::bench::contender::kvmem::Sharded;
 use crate::bench::suite::{Figures, Run, Turns};
 
 /// Numbers of cores.
-const CORES: [u32; 5] = [1, 2, 4, 16, 64];
-const BUMP_CORES: [u32; 5] = [1, 2, 8, 16, 64];
+const CORES: [u32; 6] = [1, 2, 4, 8, 16, 64];
 
 /// The costs of the Xeon whose 16 cores were measured.
 pub(super) const COSTS: CoreCosts = CoreCosts {
@@ -68,14 +68,19 @@ impl Record {
 }
 
 /// Runs the benchmark.
-pub(super) fn run(run: &mut Run) -> Result<()> {
+pub(super) fn run(run: &mut Run, places: usize) -> Result<()> {
     run.settings("virtual time");
-    let record = Record::new()?;
+    let loops = Loops { record: Record::new()?, waits: RefCell::default(), places };
+    if places > 0 {
+        record_waits();
+        run.about("waits", "by place: lines of other cores that a call waits for, and ns of such waits and of pauses");
+    }
     let setting = Setting {
         costs: COSTS,
         cores: 1,
         time: run.length(4_000_000, 1_000_000, 100_000),
         calls: run.length(1_000_000, 200_000, 20_000),
+        waits: (places > 0).then_some(&loops.waits),
     };
     for scenario in Scenario::ALL {
         let table = scenario.name();
@@ -83,14 +88,14 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         contenders.extend([Mutex].iter().filter(|_| matches!(scenario, Fragmented | Pair4K)));
         contenders.extend([KvmemShards].iter().filter(|_| scenario == Fragmented));
         // Random draws, which are not reported, are the loop's own work.
-        let own = match record.rate(table, Null.name(), 1) {
+        let own = match loops.record.rate(table, Null.name(), 1) {
             Some(rate) if run.wants(table) => {
                 let alone = setting.scenario::<NoAllocator>(scenario, 0)?;
                 ((1e6 / rate - 1e6 / alone).max(0.0)) as u64
             }
             _ => 0,
         };
-        rows(run, &record, table, &CORES, &contenders, |contender: Id, cores| {
+        rows(run, &loops, table, &contenders, |contender: Id, cores| {
             let setting = Setting { cores, ..setting };
             match contender {
                 Kvmem => setting.scenario::<OffsetAllocator>(scenario, own),
@@ -104,16 +109,14 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     let policies = ["kvmem", "kvmem-scan"];
     let policy =
         |contender| if contender == "kvmem" { Eviction::Lru } else { Eviction::ScanResistant };
-    rows(run, &record, "get-hit", &CORES, &policies[..1], |contender, cores| {
+    rows(run, &loops, "get-hit", &policies[..1], |contender, cores| {
         Setting { cores, ..setting }.hits(policy(contender))
     })?;
-    rows(run, &record, "insert-evict", &CORES, &policies, |contender, cores| {
+    rows(run, &loops, "insert-evict", &policies, |contender, cores| {
         Setting { cores, ..setting }.insertions(policy(contender))
     })?;
     for (table, size) in [("bump-64", 64), ("bump-4096", 4096)] {
-        rows(run, &record, table, &BUMP_CORES, &["kvmem"], |_, cores| {
-            Setting { cores, ..setting }.bump(size)
-        })?;
+        rows(run, &loops, table, &["kvmem"], |_, cores| Setting { cores, ..setting }.bump(size))?;
     }
     model(run);
     goals(run);
@@ -171,12 +174,20 @@ fn goals(run: &mut Run) {
     run.at_most("simulated, bump-64: ns of a call on 8 cores", 60.0, call.into_iter().collect());
 }
 
+/// What all tables have in common.
+struct Loops {
+    record: Record,
+    /// Where the cores waited in the last loop.
+    waits: RefCell<Vec<WaitPlace>>,
+    /// The number of these places to show.
+    places: usize,
+}
+
 /// Adds the rows of a table.
 fn rows<C: Copy + Display>(
     run: &mut Run,
-    record: &Record,
+    loops: &Loops,
     table: &str,
-    cores: &[u32],
     contenders: &[C],
     rate: impl Fn(C, u32) -> Result<f64>,
 ) -> Result<()> {
@@ -184,16 +195,25 @@ fn rows<C: Copy + Display>(
         table,
         "million calls a second of all cores; what 16 cores of a Xeon did; their ratio",
     );
-    for &cores in cores {
+    for cores in CORES {
         let line = format!("{cores} core(s)");
+        let mut waits = Vec::new();
         run.turns((table, &line), contenders, Turns::of(1), |contender, _| {
             let simulated = rate(contender, cores)?;
+            waits.push((contender, loops.waits.take()));
             let figures = Figures::of("M/s", simulated);
-            Ok(match record.rate(table, &contender.to_string(), cores) {
+            Ok(match loops.record.rate(table, &contender.to_string(), cores) {
                 Some(real) => figures.with("measured", real).with("ratio", simulated / real),
                 None => figures,
             })
         })?;
+        for (contender, places) in waits {
+            let line = format!("{table}, {contender}, {line}");
+            for WaitPlace { place, lines, ns } in places.into_iter().take(loops.places) {
+                let figures = Figures::of("lines", lines).with("ns", ns);
+                run.row("waits", &line, place, figures);
+            }
+        }
     }
     Ok(())
 }
@@ -203,10 +223,11 @@ mod tests {
     use super::*;
     use crate::bench::suite::SuiteArgs;
 
-    const SHORT: Setting = Setting { costs: COSTS, cores: 1, time: 200_000, calls: 30_000 };
+    const SHORT: Setting<'_> =
+        Setting { costs: COSTS, cores: 1, time: 200_000, calls: 30_000, waits: None };
 
     /// Returns the rates on one core and on 16.
-    fn one_and_many(rate: impl Fn(Setting) -> Result<f64>) -> (f64, f64) {
+    fn one_and_many(rate: impl Fn(Setting<'_>) -> Result<f64>) -> (f64, f64) {
         let [one, many] = [1, 16].map(|cores| rate(Setting { cores, ..SHORT }).unwrap());
         (one, many)
     }
@@ -254,12 +275,16 @@ mod tests {
 
     #[test]
     fn the_suite_has_rows_a_model_and_goals() {
-        let table = vec!["bump-64".to_owned(), "model".to_owned()];
+        let table = ["bump-64", "model", "waits"].map(str::to_owned).to_vec();
         let args = SuiteArgs { quick: true, table, ..SuiteArgs::default() };
         let mut made = Run::new("simulate", &args);
-        run(&mut made).unwrap();
+        run(&mut made, 3).unwrap();
         assert_eq!(made.values("bump-64", "kvmem", "measured", |_| true).len(), 3);
-        assert_eq!(made.values("bump-64", "kvmem", "M/s", |_| true).len(), BUMP_CORES.len());
+        assert_eq!(made.values("bump-64", "kvmem", "M/s", |_| true).len(), CORES.len());
+        let waits = made.lines("waits");
+        assert_eq!(waits.len(), CORES.len() - 1, "one core waits for none: {waits:?}");
+        let places = made.contenders("waits", &waits[0]);
+        assert!(places.iter().any(|place| place.contains("cursor.rs")), "{places:?}");
         assert!(made.values("model", "factor", "mean", |_| true)[0].0 >= 1.0);
         assert!(made.finish().unwrap().goals.iter().all(|goal| goal.name.starts_with("simulated")));
     }

@@ -2,8 +2,7 @@
 //! the operations that need the whole space, cut or not.
 
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
-use std::thread;
+use std::sync::Arc;
 
 use super::hint::SpaceStats;
 use super::raw_handle::RawAllocation;
@@ -16,7 +15,7 @@ use crate::offset::error::{AllocError, CheckError, RawError, SpaceError};
 use crate::offset::heap::{
     BinReport, MapRange, Metrics, Placed, ShardEnds, SizedRange, bin_reports,
 };
-use crate::sync::{MODELLED, Ordering, thread_number};
+use crate::sync::{MODELLED, Ordering, processors, thread_number};
 
 /// Ranges in use for each shard, at least: with fewer, a shard would be short compared with the
 /// requests, and less of the space could be used.
@@ -30,12 +29,7 @@ const MIN_SHARDS: usize = if MODELLED { 2 } else { 4 };
 
 /// Returns how many shards the processors of this machine can use.
 fn shards_of_processors() -> usize {
-    static PROCESSORS: OnceLock<usize> = OnceLock::new();
-    if MODELLED {
-        return MAX_SHARDS;
-    }
-    let count = || thread::available_parallelism().map_or(1, usize::from);
-    *PROCESSORS.get_or_init(|| count().clamp(MIN_SHARDS, MAX_SHARDS))
+    if MODELLED { MAX_SHARDS } else { processors().clamp(MIN_SHARDS, MAX_SHARDS) }
 }
 
 impl SpaceCore {
@@ -815,5 +809,21 @@ impl SpaceShards<SpaceCore> {
             return Err(CheckError { invariant: 10, what });
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(loom), not(kvmem_simulated)))]
+mod tests {
+    use super::*;
+    use crate::sync::set_processors;
+
+    #[test]
+    fn there_are_as_many_shards_as_processors() {
+        let shards = [1, 2, 4, 16, 31, 64].map(|count| {
+            set_processors(count);
+            shards_of_processors()
+        });
+        assert_eq!(shards, [4, 4, 4, 16, 31, MAX_SHARDS]);
+        set_processors(0);
     }
 }
