@@ -34,7 +34,7 @@ use super::cursor::Cursor;
 use super::error::BumpError;
 use super::lanes::BumpLanes;
 use super::memory::{Exclusive, Memory};
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicUsize, Ordering};
 
 /// A lock-free allocator that hands out the bytes of `M` by moving a cursor. Any number of threads
 /// share it by reference.
@@ -94,8 +94,10 @@ pub struct BumpArena<M: Memory> {
     base: NonNull<u8>,
     /// One past the last byte. Never less than the cursor.
     limit: usize,
-    /// Threads use the lanes. Changes once between two resets.
-    is_crowded: AtomicBool,
+    /// The greatest number, or 0 while threads use the lanes: one comparison with it tells the
+    /// usual request from one of no bytes and from one of a crowded arena. Changes once between two
+    /// resets.
+    direct: AtomicUsize,
     memory: M,
 }
 
@@ -132,7 +134,7 @@ impl<M: Memory> BumpArena<M> {
             lanes: BumpLanes::new(memory.len(), limit),
             base,
             limit,
-            is_crowded: AtomicBool::new(false),
+            direct: AtomicUsize::new(usize::MAX),
             memory,
         }
     }
@@ -161,14 +163,13 @@ impl<M: Memory> BumpArena<M> {
     #[inline]
     pub fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, BumpError> {
         let (size, mask) = (layout.size(), layout.align() - 1);
-        if size == 0 {
-            return Err(BumpError::Zero);
-        }
         // Relaxed: a hint. The lanes are as old as the arena.
-        let taken = if self.is_crowded.load(Ordering::Relaxed) {
-            self.lanes.take(&self.cursor, size, mask)
-        } else {
+        let taken = if size.wrapping_sub(1) < self.direct.load(Ordering::Relaxed) {
             self.cursor.take(size, mask, |at| self.limit - at, |_| 0, || self.open_lanes())
+        } else if size == 0 {
+            return Err(BumpError::Zero);
+        } else {
+            self.lanes.take(&self.cursor, size, mask)
         };
         match taken {
             Ok(start) => Ok(self.bytes(start, size)),
@@ -181,7 +182,7 @@ impl<M: Memory> BumpArena<M> {
     fn open_lanes(&self) {
         if self.lanes.exist() {
             // Relaxed: a hint.
-            self.is_crowded.store(true, Ordering::Relaxed);
+            self.direct.store(0, Ordering::Relaxed);
         }
     }
 
@@ -235,7 +236,7 @@ impl<M: Memory> BumpArena<M> {
     /// Returns the ranges of addresses that threads hold in chunks.
     fn rests(&self) -> impl Iterator<Item = Range<usize>> {
         // Relaxed: a thread that has used a chunk, or has an address from one, sees it set.
-        let is_crowded = self.is_crowded.load(Ordering::Relaxed);
+        let is_crowded = self.direct.load(Ordering::Relaxed) == 0;
         is_crowded.then(|| self.lanes.rests()).into_iter().flatten()
     }
 
@@ -291,7 +292,7 @@ impl<M: Memory> BumpArena<M> {
         self.cursor.set(self.base.addr().get());
         self.lanes.reset();
         // Relaxed: the exclusive borrow excludes all other threads.
-        self.is_crowded.store(false, Ordering::Relaxed);
+        self.direct.store(usize::MAX, Ordering::Relaxed);
     }
 
     /// Takes the arena apart and returns its memory. Pointers that it handed out must not be used
@@ -382,7 +383,7 @@ mod tests {
         for constant in [
             offset_of!(Arena, base),
             offset_of!(Arena, limit),
-            offset_of!(Arena, is_crowded),
+            offset_of!(Arena, direct),
             offset_of!(Arena, memory),
         ] {
             assert!(!lines.contains(&constant), "{constant} is within {lines:?}");
