@@ -32,8 +32,13 @@ fn shards_of_processors() -> usize {
     if MODELLED { MAX_SHARDS } else { processors().clamp(MIN_SHARDS, MAX_SHARDS) }
 }
 
+/// Returns the number of the running thread. A model has the same threads in every run.
+fn number_of_thread() -> usize {
+    if MODELLED { 0 } else { thread_number() }
+}
+
 impl SpaceCore {
-    /// Cuts the space into shards, if that pays. The slots are open, and threads keep contending.
+    /// Cuts the space into shards, if that pays. Threads keep contending.
     #[cold]
     #[inline(never)]
     pub(super) fn cut(&self, mut slot: StateGuard<'_>) {
@@ -45,10 +50,14 @@ impl SpaceCore {
             if able { shards_of_processors().min((heap.live() / MIN_LIVE) as usize) } else { 0 }
         };
         let shards = slot.as_deref().map_or(0, wanted);
-        if shards < 2 || !slot.close_soon(|slot| self.publish_slot(slot)) {
+        if shards < 2 {
             return;
         }
-        if !self.cut_into(&mut slot, shards) {
+        let combines = slot.is_open();
+        if !slot.close_soon(|slot| self.publish_slot(slot)) {
+            return;
+        }
+        if !self.cut_into(&mut slot, shards) && combines {
             self.hint.publish_bound();
             slot.open();
         }
@@ -77,6 +86,8 @@ impl SpaceCore {
                 (state.closed, tag_of(at), Some(Arc::clone(edges)));
             shard.untagged = untagged;
             edges.publish(shard.heap.shard_ends());
+            // Relaxed, both: as in `set_combining`.
+            core.combines.store(self.combines.load(Ordering::Relaxed), Ordering::Relaxed);
             core.open_with(shard);
         }
         all.set(&starts, state.heap.boundary().is_none(), state.keepalive.take());
@@ -132,6 +143,13 @@ impl SpaceCore {
             Some(shards) => self.shards_over(shards, 1),
             None => self.drop_if_unreachable(),
         }
+    }
+
+    /// Returns the shard that the running thread requests from first, if the space is cut.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn home(&self) -> Option<&SpaceCore> {
+        self.sharded().map(|shards| &shards.shard(shards.home(number_of_thread())).core)
     }
 
     /// Returns the shard that a range in use lies in.
@@ -250,8 +268,7 @@ impl SpaceCore {
         if size.wrapping_sub(1) >= limit {
             return Err(never_fits(size, limit));
         }
-        // A model has the same threads in every run.
-        let thread = if MODELLED { 0 } else { thread_number() };
+        let thread = number_of_thread();
         let attempt = |shard: &SpaceShard<SpaceCore>| attempt(&shard.core);
         let is_notable = |error: &AllocError| {
             !matches!(error, AllocError::OutOfSpace { .. } | AllocError::TooLarge { .. })
@@ -277,12 +294,11 @@ impl SpaceCore {
         shards: &SpaceShards<SpaceCore>,
         requested: u64,
     ) -> AllocError {
-        let largest_free = match shards.largest_bound() {
-            bound if bound < requested => bound,
-            _ => self.metrics().largest_free,
-        };
-        let free = self.free_hint();
-        AllocError::OutOfSpace { requested, free, largest_free: largest_free.min(free) }
+        let (free, largest_free) = (self.free_hint(), shards.largest_bound());
+        // The bound may count free bytes that do not meet. The request failed, so no range has as
+        // many bytes.
+        let largest_free = largest_free.min(free).min(requested - 1);
+        AllocError::OutOfSpace { requested, free, largest_free }
     }
 
     #[cold]
@@ -371,8 +387,10 @@ impl SpaceCore {
     #[inline]
     pub(crate) fn early_error(&self, size: u64) -> AllocError {
         match self.sharded() {
-            Some(shards) if size.wrapping_sub(1) < self.hint.limit() => {
-                self.out_of_shards(shards, size)
+            // Without the bounds of the shards: each is in a line that other threads write.
+            Some(_) if size.wrapping_sub(1) < self.hint.limit() => {
+                let free = self.free_hint();
+                AllocError::OutOfSpace { requested: size, free, largest_free: free.min(size - 1) }
             }
             _ => self.fail_early(size, self.largest_free_hint()),
         }

@@ -242,6 +242,31 @@ fn a_free_beside_a_cut() {
     });
 }
 
+/// Two threads contend for a space whose holder serves no other thread: where sizes are hot. One of
+/// them cuts it.
+#[test]
+fn contention_cuts_a_space_that_does_not_combine() {
+    static CUTS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    check_shards(|| {
+        let (space, mut granted) = full(&[40, 20, 40]);
+        space.0.set_combining(false);
+        let (high, hole, low) = (granted.remove(2), granted.remove(1), granted.remove(0));
+        space.free(hole);
+        let freeing = spawn(&space, move |space| {
+            space.free(low);
+            must_fit(space, 40);
+        });
+        must_fit(&space, 20);
+        must_fit(&space, 20);
+        freeing.join().unwrap();
+        CUTS.fetch_add(usize::from(space.0.shard_count() > 1), Ordering::Relaxed);
+        space.free(high);
+        must_fit(&space, ALL);
+        space.check();
+    });
+    assert!(CUTS.load(Ordering::Relaxed) > 0, "no order cuts the space");
+}
+
 /// Two threads free the ranges on both sides of a start. A thread that learns of both can allocate
 /// them as one.
 #[test]

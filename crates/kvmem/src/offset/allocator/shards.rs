@@ -245,6 +245,13 @@ impl<C> SpaceShards<C> {
         (1..self.len()).find(begins_behind).unwrap_or(self.len()) - 1
     }
 
+    /// Returns the number of the shard that a thread requests from first.
+    #[inline]
+    pub(super) fn home(&self, thread: usize) -> usize {
+        // Relaxed: as in `len`.
+        Homes::with(self.len(), self.stride.load(Ordering::Relaxed)).of(thread)
+    }
+
     /// Runs `attempt` with the shards, beginning at the home of the thread, until one succeeds;
     /// returns its result and the number of the shard, or the last error of those that
     /// `is_notable`.
@@ -255,9 +262,7 @@ impl<C> SpaceShards<C> {
         attempt: impl Fn(&SpaceShard<C>) -> Result<T, E>,
         is_notable: impl Fn(&E) -> bool,
     ) -> Result<(T, usize), Option<E>> {
-        let len = self.len();
-        // Relaxed: as in `len`.
-        let home = Homes::with(len, self.stride.load(Ordering::Relaxed)).of(thread);
+        let (len, home) = (self.len(), self.home(thread));
         let mut notable = None;
         for at in (home..len).chain(0..home) {
             match attempt(self.shard(at)) {

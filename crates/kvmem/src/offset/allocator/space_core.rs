@@ -152,7 +152,7 @@ pub(crate) struct SpaceCore {
     /// `None` while no allocator uses this core, and while the space is cut into shards.
     pub(super) state: CombiningMutex<Option<Box<SpaceState>>>,
     /// Whether the holder of the lock may serve other threads. Meanwhile the hint is only a bound.
-    combines: AtomicBool,
+    pub(super) combines: AtomicBool,
     /// Whether this is the core of a shard.
     is_shard: bool,
     pub(super) hint: Hint,
@@ -238,6 +238,20 @@ impl SpaceCore {
             DIVERTED => self.largest_free_in_shards(),
             largest => largest,
         }
+    }
+
+    /// See [`SpaceHandle::may_serve`](super::space_handle::SpaceHandle::may_serve).
+    #[inline]
+    pub(crate) fn may_serve(&self, size: u64) -> bool {
+        match self.hint.largest() {
+            DIVERTED => self.home().is_none_or(|home| size <= home.hint.largest()),
+            largest => size <= largest,
+        }
+    }
+
+    /// See [`SpaceHandle::free_here`](super::space_handle::SpaceHandle::free_here).
+    pub(crate) fn free_here(&self) -> u64 {
+        self.home().unwrap_or(self).hint.free()
     }
 
     pub(crate) fn largest_free_address(&self) -> *const u64 {
@@ -397,7 +411,11 @@ impl SpaceCore {
     /// Publishes the figures and releases the lock. Cuts the space if the contention lasts.
     pub(super) fn leave(&self, mut slot: StateGuard<'_>) {
         if !slot.is_open() {
-            return self.publish_slot(&mut slot);
+            self.publish_slot(&mut slot);
+            if slot.is_contended() && slot.has_lasted() && !self.is_shard {
+                self.cut(slot);
+            }
+            return;
         }
         if let Some(SpaceState { heap, .. }) = slot.as_deref_mut() {
             let coalesced = heap.largest_coalesced();

@@ -56,10 +56,18 @@ impl SpaceHandle {
         self.core.largest_free_hint()
     }
 
-    /// Returns the free bytes of a recent moment, without the lock.
+    /// Returns whether a free range may have `size` bytes, without the lock. O(1): where the space
+    /// is cut, the shard of the thread decides, and the others may have one if it has none.
     #[inline]
-    pub(crate) fn free_hint(self) -> u64 {
-        self.core.free_hint()
+    pub(crate) fn may_serve(self, size: u64) -> bool {
+        self.core.may_serve(size)
+    }
+
+    /// Returns the free bytes of a recent moment, without the lock: those of the thread's shard if
+    /// the space is cut. O(1).
+    #[inline]
+    pub(crate) fn free_here(self) -> u64 {
+        self.core.free_here()
     }
 
     /// Returns an upper bound of the free bytes, without the lock.

@@ -245,9 +245,10 @@ impl ExtentInstance {
     #[inline(never)]
     fn allocate_or_fail(&self, size: u64, failure: &mut AllocError) -> (u64, u64) {
         // Where no size is hot nothing is cached, and the space decides.
+        let may_serve = size > 0 && self.space.may_serve(size);
         let mut may_fit = false;
         let fails = self.hot.nothing_hot(|| {
-            may_fit = size.wrapping_sub(1) < self.space.largest_free_hint();
+            may_fit = may_serve || size.wrapping_sub(1) < self.space.largest_free_hint();
             !may_fit
         });
         if fails {
@@ -258,9 +259,10 @@ impl ExtentInstance {
             self.record_request(size);
             return range.into_words();
         }
-        if size > self.magazines.max_free_fast(|| self.space.free_bound())
-            || self.is_full(size)
-            || self.exceeds_free(size)
+        if !may_serve
+            && (size > self.magazines.max_free_fast(|| self.space.free_bound())
+                || self.is_full(size)
+                || self.exceeds_free(size))
         {
             return Range::none(FULL).into_words();
         }
@@ -270,7 +272,10 @@ impl ExtentInstance {
     #[cold]
     #[inline(never)]
     fn allocate_slow(&self, size: u64, failure: &mut AllocError) -> Range {
-        if size > self.space.largest_free_hint() && self.is_full_slow(size) {
+        if !self.space.may_serve(size)
+            && size > self.space.largest_free_hint()
+            && self.is_full_slow(size)
+        {
             return Range::none(FULL);
         }
         if !self.magazines.pays_off() {
@@ -543,7 +548,8 @@ impl SpaceSource {
     /// Returns the size of a class if a free range is long enough for it, according to the hint.
     fn size_of(&self, class: usize) -> Option<u32> {
         let size = self.instance()?.hot.size_of(class);
-        (size > 0 && u64::from(size) <= self.space.largest_free_hint()).then_some(size)
+        let fits = |size| self.space.may_serve(size) || size <= self.space.largest_free_hint();
+        (size > 0 && fits(u64::from(size))).then_some(size)
     }
 }
 
@@ -556,7 +562,7 @@ impl RoundSource<Range> for SpaceSource {
 
     fn refill(&self, class: usize, want: usize, out: &mut Vec<Range>) {
         let Some(size) = self.size_of(class) else { return };
-        let some = self.space.free_hint() / REFILL_SHARE / u64::from(size);
+        let some = self.space.free_here() / REFILL_SHARE / u64::from(size);
         self.space.take_many(size, want.min(some.max(1) as usize), self.max_live(), out);
     }
 

@@ -139,12 +139,14 @@ impl<R: Copy + Send> Depot<R> {
         self.round_bytes().saturating_mul(self.max.load(Ordering::Relaxed) as u64)
     }
 
-    /// Limits new magazines to about `bytes`, rounded to whole rounds, and at least to one round.
-    pub(crate) fn set_max_magazine_bytes(&self, bytes: u64) {
+    /// Limits new magazines to about `bytes`, rounded to whole rounds. If that is less than two
+    /// rounds, few threads have magazines of one, and many have none.
+    pub(crate) fn set_max_magazine_bytes(&self, bytes: u64, few: bool) {
         let round = self.round_bytes().max(1);
         let rounds = usize::try_from(bytes.saturating_add(round / 2) / round).unwrap_or(usize::MAX);
+        let rounds = if rounds < 2 { usize::from(few) } else { rounds };
         // Relaxed: a hint.
-        self.share.store(rounds.max(1), Ordering::Relaxed);
+        self.share.store(rounds, Ordering::Relaxed);
     }
 
     pub(crate) fn contention(&self) -> u64 {

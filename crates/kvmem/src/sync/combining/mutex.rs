@@ -29,12 +29,15 @@ pub(super) const WAITS: u32 = if MODELLED { 1 } else { 16 };
 /// than [`PERIOD_TIME`]: the lock was free most of the time.
 pub(super) const PERIOD: u32 = if MODELLED { 2 } else { 64 };
 const PERIOD_TIME: Duration = Duration::from_micros(if UNOPTIMIZED { 4096 } else { 256 });
+/// Waits of a period of a lock whose slots stay closed.
+const PERIOD_OF_WAITS: u32 = if MODELLED { 1 } else { PERIOD };
 /// Operations take ten times as long.
 const UNOPTIMIZED: bool = cfg!(debug_assertions);
 /// Useful periods, less the others, after which the contention counts as lasting.
 pub(super) const LASTING: u32 = if MODELLED { 1 } else { 16 };
-/// Attempts to close the slots of a lock under lasting contention.
-const CLOSE_TRIES: u32 = if MODELLED { 1 } else { 64 };
+/// Attempts to close the slots of a lock under lasting contention: some hundred microseconds, in
+/// which a thread wakes that sleeps before its answer.
+const CLOSE_TRIES: u32 = if MODELLED { 1 } else { 1024 };
 /// Pauses from one look at the answer to the next: each look takes the line from the holder, which
 /// then waits for it again.
 const PAUSES: u32 = if MODELLED { 0 } else { 4 };
@@ -77,6 +80,18 @@ impl Load {
     fn restart(&mut self) {
         let since = if MODELLED { None } else { Some(Instant::now()) };
         *self = Load { count: 0, served: 0, since, ..*self };
+    }
+
+    /// Ends a period, which was useful if it was also short; returns whether the contention lasts.
+    fn end_period(&mut self, useful: bool) -> bool {
+        let useful = useful && self.is_within(PERIOD_TIME);
+        self.restart();
+        self.useful = if useful { self.useful + 1 } else { self.useful.saturating_sub(1) };
+        let lasts = self.useful >= LASTING;
+        if lasts {
+            self.useful = 0;
+        }
+        lasts
     }
 
     /// Counts a wait for the lock; returns whether there were many.
@@ -356,6 +371,12 @@ impl<T> CombiningGuard<'_, T> {
         self.contended
     }
 
+    /// Counts a wait for a lock whose slots stay closed; returns whether the contention lasts.
+    pub(crate) fn has_lasted(&mut self) -> bool {
+        let load = self.load();
+        load.count >= PERIOD_OF_WAITS && load.end_period(true)
+    }
+
     /// Opens the slots, which are closed.
     pub(crate) fn open(&mut self) {
         self.load().restart();
@@ -428,6 +449,7 @@ impl<T: Combined> CombiningGuard<'_, T> {
             let is_closed = slots.close_free();
             if !is_closed {
                 self.serve();
+                hint::spin_loop();
             }
             is_closed
         });
@@ -456,14 +478,11 @@ impl<T: Combined> CombiningGuard<'_, T> {
             return None;
         }
         let load = self.load();
-        let useful = load.served > 0 && load.is_within(PERIOD_TIME);
-        load.restart();
-        load.useful = if useful { load.useful + 1 } else { load.useful.saturating_sub(1) };
-        if load.useful >= LASTING {
-            load.useful = 0;
+        let before = load.useful;
+        if load.end_period(load.served > 0) {
             return Some(self);
         }
-        if !useful {
+        if self.load().useful <= before {
             self.try_close(publish);
         }
         None

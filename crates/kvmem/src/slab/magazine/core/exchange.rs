@@ -103,6 +103,11 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         if let Some(round) = slot.loaded.pop() {
             return GetOutcome::Done(Some(round));
         }
+        let capacity = depot.capacity();
+        if capacity == 0 && refill && slot.loaded.capacity() == 0 {
+            // No magazine is worth the way to the depot.
+            return GetOutcome::TakeOne;
+        }
         let mut spare = None;
         let (full, check_clock) = depot.take_full(node, || {
             // Before another thread can find the depot empty.
@@ -130,7 +135,6 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         if S::TRACKED && self.bypass.is_active() {
             return GetOutcome::TakeOne;
         }
-        let capacity = depot.capacity();
         // Both are empty.
         for magazine in [&slot.loaded, &slot.previous] {
             if magazine.capacity() > capacity
@@ -142,7 +146,8 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         if slot.loaded.capacity() == 0 {
             slot.loaded.set(self.new_magazine(depot, capacity));
             if slot.loaded.capacity() == 0 {
-                return GetOutcome::TakeOneMakeWay;
+                let makes_way = capacity > 0;
+                return if makes_way { GetOutcome::TakeOneMakeWay } else { GetOutcome::TakeOne };
             }
             self.holders.add_cache(access);
         }
@@ -185,6 +190,9 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
 
     /// Makes an empty magazine, if the bound and the memory allow one.
     fn new_magazine(&self, depot: &Depot<R>, capacity: usize) -> Option<Magazine<R>> {
+        if capacity == 0 {
+            return None;
+        }
         let charge = self.bound.charge(capacity, depot.round_bytes())?;
         let mut magazine = Magazine::new(depot.class(), capacity);
         match &mut magazine {
@@ -224,6 +232,10 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             return;
         }
         let capacity = depot.capacity();
+        if capacity == 0 {
+            drop(access);
+            return self.source.drain_one(depot.class(), round);
+        }
         let has_full = slot.previous.capacity() > 0;
         let is_at_limit = has_full && depot.is_at_limit(node, self.max_full_magazines);
         let charge = || self.bound.charge(capacity, depot.round_bytes());

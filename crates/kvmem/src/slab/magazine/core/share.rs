@@ -6,6 +6,10 @@
 //! thread take at most three quarters of the bound, and the depots have the rest. Classes whose
 //! magazines need less than an equal part of a thread's share leave the remainder to the others.
 //!
+//! A magazine of one round is exchanged at every second call, and the depot's lock serves fewer
+//! threads than the source, which can be [cut](crate::offset). If the share of many threads is less
+//! than two rounds, they have no magazines of that class, and call the source.
+//!
 //! The sizes change when a thread comes or goes. A magazine that has become too large is exchanged
 //! for one of the new size when it is empty: see [exchange](super::exchange). Threads that pause
 //! keep theirs, so a thread that the bound allows no magazine returns all cached rounds to the
@@ -16,6 +20,9 @@ use super::super::source::RoundSource;
 use super::super::thread_cache::Caches;
 use super::state::MagazineCore;
 use crate::sync::Ordering;
+
+/// Threads that the lock of a depot serves with magazines of one round.
+const FEW_THREADS: u64 = 8;
 
 impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     /// Sets the most bytes that all caches may hold.
@@ -28,11 +35,13 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     /// bound. Called under the lock of the list; does not allocate.
     pub(super) fn share_bound(&self, caches: &Caches<R>) {
         let Some(bound) = self.bound.max_cached_bytes() else { return };
-        let magazines = 2 * caches.iter().count().max(1) as u64;
+        let threads = caches.iter().count().max(1) as u64;
+        let magazines = 2 * threads;
         let level = level(bound / 4 * 3 / magazines, || {
             self.depots.iter().map(Depot::max_magazine_bytes).filter(|bytes| *bytes > 0)
         });
-        self.depots.iter().for_each(|depot| depot.set_max_magazine_bytes(level));
+        let few = threads <= FEW_THREADS;
+        self.depots.iter().for_each(|depot| depot.set_max_magazine_bytes(level, few));
         // Relaxed: changes under the lock of the list.
         self.level.store(level, Ordering::Relaxed);
     }
