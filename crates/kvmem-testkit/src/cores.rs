@@ -884,7 +884,7 @@ mod tests {
         run_on(2, loops);
         let places = take_waits(100);
         let transfers: f64 = places.iter().map(|place| place.lines).sum();
-        assert!((0.1..=1.0).contains(&transfers), "{places:?}");
+        assert!((0.01..=1.0).contains(&transfers), "{places:?}");
         assert!(places.iter().all(|place| place.ns > 0.0), "{places:?}");
     }
 

@@ -78,7 +78,7 @@ fn innermost(calls: &str) -> String {
         let at = lines.next_if(|line| line.starts_with("at "));
         let at = at.and_then(|at| at.rsplit_once(':')).map(|(place, _column)| place);
         let is_other = match at {
-            Some(at) => OTHERS.iter().any(|other| at.contains(other)),
+            Some(at) => !at.contains("/src/") || OTHERS.iter().any(|other| at.contains(other)),
             None => !function.starts_with("kvmem::") && !function.starts_with("<kvmem::"),
         };
         if !is_other {

@@ -294,11 +294,12 @@ impl SpaceCore {
         shards: &SpaceShards<SpaceCore>,
         requested: u64,
     ) -> AllocError {
-        let (free, largest_free) = (self.free_hint(), shards.largest_bound());
-        // The bound may count free bytes that do not meet. The request failed, so no range has as
-        // many bytes.
-        let largest_free = largest_free.min(free).min(requested - 1);
-        AllocError::OutOfSpace { requested, free, largest_free }
+        let largest_free = match shards.largest_bound() {
+            bound if bound < requested => bound,
+            _ => self.metrics().largest_free,
+        };
+        let free = self.free_hint();
+        AllocError::OutOfSpace { requested, free, largest_free: largest_free.min(free) }
     }
 
     #[cold]
