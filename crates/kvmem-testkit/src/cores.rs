@@ -497,7 +497,8 @@ pub fn count(more: u64) -> u64 {
 }
 
 /// Returns the places at which cores have waited for lines, or paused, while the threads counted,
-/// the longest waits first, and forgets them. Times and numbers are those of a unit of the sum `count`.
+/// the longest waits first, and forgets them. Times and numbers are those of a unit of the sum
+/// `count`.
 pub fn take_waits(count: u64) -> Vec<WaitPlace> {
     waits::take(count)
 }

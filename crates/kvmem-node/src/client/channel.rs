@@ -52,7 +52,7 @@ pub(super) struct Channel {
     socket: OwnedFd,
     rings: Option<ClientRings>,
     /// Only the thread that receives locks it.
-    polling: Mutex<Polling>,
+    polling: Mutex<Waits>,
 }
 
 #[derive(Debug)]
@@ -63,9 +63,9 @@ struct ClientRings {
     bell: OwnedFd,
 }
 
-/// Which waits begin awake.
+/// Which waits for an answer begin awake.
 #[derive(Debug)]
-struct Polling {
+struct Waits {
     /// Waits that begin asleep until the next one is tried awake.
     asleep: u32,
     /// How many there will be after a failure.
@@ -78,7 +78,7 @@ impl Channel {
     }
 
     fn new(socket: OwnedFd, rings: Option<ClientRings>) -> Channel {
-        Channel { socket, rings, polling: Mutex::new(Polling { asleep: 0, next_asleep: 1 }) }
+        Channel { socket, rings, polling: Mutex::new(Waits { asleep: 0, next_asleep: 1 }) }
     }
 
     /// Uses rings whose descriptors the server has sent.
@@ -181,7 +181,7 @@ impl ClientRings {
     fn receive(
         &self,
         channel: &Channel,
-        polling: &mut Polling,
+        polling: &mut Waits,
         buffer: &mut Vec<u8>,
     ) -> Result<(), Errno> {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -224,7 +224,7 @@ impl ClientRings {
     }
 }
 
-impl Polling {
+impl Waits {
     /// Polls for an answer for a while, `polls` times between two looks at the clock.
     fn wait_awake<R>(
         &mut self,

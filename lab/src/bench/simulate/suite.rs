@@ -73,7 +73,10 @@ pub(super) fn run(run: &mut Run, places: usize) -> Result<()> {
     let loops = Loops { record: Record::new()?, waits: RefCell::default(), places };
     if places > 0 {
         record_waits();
-        run.about("waits", "by place: lines of other cores that a call waits for, and ns of such waits and of pauses");
+        run.about(
+            "waits",
+            "by place: lines of other cores, and ns of waits for them and of pauses, a call",
+        );
     }
     let setting = Setting {
         costs: COSTS,

@@ -15,8 +15,8 @@
 //!
 //! Invariants: (1) the number of a slot's link is the slot, and that of an order's head is
 //! `HEADS` + the order; (2) the `prev` of the link after *p* is *p* for each link *p*, and so is
-//! the `next` of the link before it; (3) the ring of a head has exactly the slots of its order, each
-//! once; the link of any other slot points to itself.
+//! the `next` of the link before it; (3) the ring of a head has exactly the slots of its order,
+//! each once; the link of any other slot points to itself.
 
 use super::eviction_policy::Slot;
 
