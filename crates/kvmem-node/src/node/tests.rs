@@ -565,6 +565,19 @@ fn a_tier_that_comes_later_is_cleared_if_it_may_have_old_values() {
     }
 }
 
+/// A reader may name a namespace before anyone writes to it.
+#[test]
+fn a_reader_of_no_namespace_finds_nothing_in_the_tier() {
+    let mut node = node();
+    node.attach_tier(KeyTier::with(b"x") as _, TierOptions::default()).expect("it is new");
+    let new = NewSession { read_only: true, ..session_of(1, 0) };
+    let (session, _) = node.begin_reading(new, "later").expect("there are few");
+    assert_eq!(node.lookup(session, &[b"key"], 0), 0);
+    assert!(!node.has_all(session, &[b"key"], 0));
+    let (found, pending) = node.try_acquire(session, &[b"key"], false, 0).expect("the key is short");
+    assert_eq!((found, pending), (vec![None], Vec::new()));
+}
+
 /// Does what the threads of a tier would do with all jobs, until there are no more.
 fn run_jobs(node: &mut Node, tier: &KeyTier) {
     loop {

@@ -13,6 +13,7 @@ use super::storing::JOB_VALUES;
 use super::touching::LATELY;
 use crate::format::{EntryCell, TierRemovals};
 use crate::node::events::NO_NAMESPACE;
+use crate::node::sessions::NOWHERE;
 use crate::node::{EventKind, Node};
 use crate::socket::now_ms;
 use crate::tier::{TierJob, TierOptions};
@@ -201,6 +202,9 @@ impl Node {
     /// Returns whether the tier has a value under a key that fits into the memory, and an
     /// acquisition would fetch it. Waits for no device.
     pub(in crate::node) fn is_only_in_tier(&self, namespace: u16, key: &[u8]) -> bool {
+        if namespace == NOWHERE {
+            return false;
+        }
         let Some(queue) = &self.tier else { return false };
         let named = (namespace, key.to_vec());
         match queue.fetches.get(&named) {
