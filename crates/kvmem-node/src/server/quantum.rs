@@ -267,6 +267,13 @@ impl NodeServer {
         self.node.orphan(session);
     }
 
+    /// Ends a session that no client has resumed. A connection may have begun to, and is closed.
+    pub(super) fn end_abandoned(&mut self, session: SessionIndex) {
+        self.disconnect(session);
+        self.unwatch(session);
+        self.node.end_session(session);
+    }
+
     /// Answers the requests for events that have waited for one, or for long enough.
     pub(super) fn answer_waiting(&mut self, now: u64) {
         let mut broken = Vec::new();
@@ -334,8 +341,7 @@ impl NodeServer {
         }
         for session in self.node.orphans() {
             if self.node.is_abandoned(session, lease, now) {
-                self.unwatch(session);
-                self.node.end_session(session);
+                self.end_abandoned(session);
             } else {
                 self.end_if_gone(session);
             }

@@ -374,8 +374,7 @@ impl NodeServer {
     pub(super) fn end_if_gone(&mut self, session: SessionIndex) {
         let runs = self.processes.get(&session.number()).is_some_and(|it| !has_ended(it));
         if !runs && !self.node.may_live(session) {
-            self.unwatch(session);
-            self.node.end_session(session);
+            self.end_abandoned(session);
         }
     }
 

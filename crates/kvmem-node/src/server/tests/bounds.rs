@@ -532,6 +532,27 @@ fn a_reader_makes_no_namespace_and_finds_it_when_it_is_made() {
     stepped.server.node().check().expect("the invariants hold");
 }
 
+/// The session of a client that has nothing ends while the client resumes it, if that takes longer
+/// than the lease. The connection ends with it.
+#[test]
+fn a_client_that_resumes_for_too_long_is_disconnected() {
+    let mut stepped = Stepped::new(ServerOptions::default());
+    let (socket, number, welcome) = stepped.greet_again(0);
+    assert!(stepped.exchange(&socket, number, Call::KeepAlive).0.is_ok());
+    drop(socket);
+    stepped.server.quantum(number, now_ms());
+    let (socket, number, welcome) = stepped.greet_again(welcome.token);
+    assert!(welcome.resumed);
+    let later = now_ms() + 2 * welcome.lease_ms;
+    stepped.server.tick(later);
+    assert_eq!(stepped.server.node().stats().sessions, 0);
+    let end = socket::receive(&socket, &mut [0; 16], RecvFlags::DONTWAIT);
+    assert_eq!(end.map(|packet| packet.len), Ok(0), "the server has closed the connection");
+    drop(socket);
+    stepped.server.quantum(number, later);
+    stepped.greet();
+}
+
 /// A token resumes the session of its user, and the rules are those of the server of now.
 #[test]
 fn a_session_is_resumed_by_its_user_as_the_rules_say() {
