@@ -12,6 +12,8 @@ mod protocol;
 pub mod ring;
 mod server;
 mod session_file;
+#[cfg(all(test, not(loom)))]
+mod simulator;
 mod socket;
 mod sync;
 #[cfg(all(test, not(loom)))]

@@ -313,6 +313,10 @@ fn process_descriptor(pid: u32) -> Result<Option<OwnedFd>, Errno> {
 
 /// Returns a descriptor of a process; `None` if it is gone, or cannot be watched.
 pub(crate) fn open_process(pid: u32) -> Option<OwnedFd> {
+    #[cfg(all(test, not(loom)))]
+    if let Some(found) = crate::simulator::open_process(pid) {
+        return found;
+    }
     process_descriptor(pid).ok().flatten()
 }
 
@@ -322,6 +326,10 @@ const PID_FS_MAGIC: u64 = 0x5049_4446;
 /// Returns the inode number of the descriptor of a process: the same for all descriptors of the
 /// process, and never that of another one. 0: the kernel does not number processes.
 pub(crate) fn process_id(descriptor: &OwnedFd) -> u64 {
+    #[cfg(all(test, not(loom)))]
+    if let Some(number) = crate::simulator::process_id(descriptor) {
+        return number;
+    }
     let system = rustix::fs::fstatfs(descriptor).map(|found| u64::from(found.f_type as u32));
     let found = rustix::fs::fstat(descriptor).map(|found| found.st_ino);
     match (system, found) {
@@ -337,9 +345,31 @@ pub(crate) fn has_ended(descriptor: &OwnedFd) -> bool {
     poll(&mut process, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
+/// Returns the time for intervals that are short.
+pub(crate) fn instant() -> Instant {
+    #[cfg(all(test, not(loom)))]
+    if let Some(now) = crate::simulator::instant() {
+        return now;
+    }
+    Instant::now()
+}
+
+/// Fills bytes with random ones.
+pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<(), Errno> {
+    #[cfg(all(test, not(loom)))]
+    if crate::simulator::fill_random(bytes) {
+        return Ok(());
+    }
+    rustix::rand::getrandom(bytes, rustix::rand::GetRandomFlags::empty()).map(drop)
+}
+
 /// Milliseconds since the machine started, suspended time included. A server in a time namespace
 /// reads the times that another one has left in the memory, so the clock is that of the machine.
 pub(crate) fn now_ms() -> u64 {
+    #[cfg(all(test, not(loom)))]
+    if let Some(now) = crate::simulator::now_ms() {
+        return now;
+    }
     static AHEAD: OnceLock<i64> = OnceLock::new();
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let now = now.tv_sec * 1000 + now.tv_nsec / 1_000_000;

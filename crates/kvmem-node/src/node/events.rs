@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use crate::format::MAX_NAMESPACES;
+use crate::socket::fill_random;
 
 /// What happened to a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,7 +82,7 @@ fn random_start() -> u64 {
     let mut random = [0; 8];
     loop {
         // The call fails only for flags or sizes other than these.
-        let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+        let _ = fill_random(&mut random);
         let start = u64::from_ne_bytes(random) & (END - 1) & !((1 << COUNTER_BITS) - 1);
         if start != 0 {
             return start;

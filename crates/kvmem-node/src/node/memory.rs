@@ -14,6 +14,7 @@ use crate::format::{
     NAMESPACES_AT, NamespaceCell, SESSIONS_AT, SessionCell, file_len,
 };
 use crate::session_file::{self, SessionFile};
+use crate::socket::fill_random;
 
 /// The memory file, whose bytes are the values, the index file, which describes them, and the
 /// session file, which shows which clients live.
@@ -94,8 +95,7 @@ impl NodeMemory {
         let entries = NodeMemory::entries_for(memory_len, options)?.min(fits);
         let (memory_id, _) = identity(&bytes)?;
         let mut random = [0; 24];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-            .map_err(NodeError::system("getrandom"))?;
+        fill_random(&mut random).map_err(NodeError::system("getrandom"))?;
         let (words, _) = random.as_chunks::<8>();
         let word = |at: usize| u64::from_ne_bytes(words[at]);
         let (node_id, hash_key) = (word(0), [word(1), word(2)]);
@@ -228,6 +228,21 @@ impl NodeMemory {
     #[cfg(test)]
     pub(crate) fn index_base(&self) -> usize {
         self.index.base().as_ptr().addr()
+    }
+
+    /// Copies the index file and the words of sessions, over the same memory.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn scratch(&self) -> NodeMemory {
+        let builder = Region::builder(self.index.len()).backing(Backing::Shared);
+        let index = builder.ladder(PageSize::Base).map().expect("memory can be mapped");
+        let bytes = self.index_bytes();
+        // SAFETY: nothing else uses the new region, which is as long.
+        unsafe { index.base().as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        let session_file = SessionFile::create().expect("memory can be mapped");
+        session_file.copy_from(&self.session_file);
+        let transfers = open_for_transfers(&index).expect("there are descriptors");
+        let (bytes, header) = (Arc::clone(&self.bytes), self.header);
+        NodeMemory { bytes, index, session_file, transfers, header }
     }
 
     /// Returns a copy of the index file.

@@ -43,6 +43,8 @@ mod remove;
 mod reserve;
 mod scrub;
 mod sessions;
+#[cfg(all(test, not(loom)))]
+mod simulated;
 mod stats;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -62,5 +64,7 @@ pub use recover::RecoveryReport;
 pub(crate) use remove::Clearing;
 pub(crate) use scrub::Scrubbing;
 pub(crate) use sessions::{NewSession, SessionIndex};
+#[cfg(all(test, not(loom)))]
+pub(crate) use simulated::{FoundValues, Granting};
 pub use stats::{Listed, NamespaceStats, NodeStats};
 pub(crate) use tier::Waiting;

@@ -16,7 +16,7 @@ use super::BlockHandle;
 use super::node::Node;
 use crate::error::{CallError, NodeError, Quota, TooMany};
 use crate::format::{MAX_SESSIONS, SessionRecord, State};
-use crate::socket::now_ms;
+use crate::socket::{fill_random, now_ms};
 
 /// The namespace of a session that only reads and has named one that does not exist: no value is in
 /// it.
@@ -137,6 +137,11 @@ impl Session {
         ended.map(end).collect()
     }
 
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn ends(&self) -> bool {
+        self.is_ending
+    }
+
     /// Returns whether a client has a reservation that is not over.
     pub(super) fn has_reserved(&self, slot: u32) -> bool {
         self.reservations.get(&slot).is_some_and(|it| !it.is_over)
@@ -237,7 +242,7 @@ fn random_epoch() -> u64 {
     let mut random = [0; 8];
     loop {
         // The call fails only for flags or sizes other than these.
-        let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+        let _ = fill_random(&mut random);
         let epoch = u64::from_ne_bytes(random) >> 2;
         if epoch != 0 {
             return epoch;
@@ -342,7 +347,7 @@ impl Node {
         let mut random = [0; 8];
         loop {
             // The call fails only for flags or sizes other than these.
-            let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+            let _ = fill_random(&mut random);
             let token = u64::from_ne_bytes(random);
             if token != 0 && self.sessions.all().all(|(_, it)| it.token != token) {
                 return token;

@@ -574,7 +574,8 @@ fn a_reader_of_no_namespace_finds_nothing_in_the_tier() {
     let (session, _) = node.begin_reading(new, "later").expect("there are few");
     assert_eq!(node.lookup(session, &[b"key"], 0), 0);
     assert!(!node.has_all(session, &[b"key"], 0));
-    let (found, pending) = node.try_acquire(session, &[b"key"], false, 0).expect("the key is short");
+    let (found, pending) =
+        node.try_acquire(session, &[b"key"], false, 0).expect("the key is short");
     assert_eq!((found, pending), (vec![None], Vec::new()));
 }
 

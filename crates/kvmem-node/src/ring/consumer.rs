@@ -94,6 +94,12 @@ impl Consumer {
         self.head
     }
 
+    /// Returns the address of the header.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn address(&self) -> usize {
+        std::ptr::from_ref(self.ring.header()).addr()
+    }
+
     /// Returns the position behind the messages that are in the ring now.
     ///
     /// # Errors

@@ -38,6 +38,15 @@ pub(crate) struct ServerEnds {
     pub(crate) answers: Producer,
 }
 
+#[cfg(all(test, not(loom)))]
+impl ServerEnds {
+    /// Returns the addresses of the memory of both rings.
+    pub(crate) fn memory(&self) -> std::ops::Range<usize> {
+        let first = self.requests.address();
+        first..first + FILE_BYTES
+    }
+}
+
 /// The ends of the client.
 #[derive(Debug)]
 pub(crate) struct ClientEnds {

@@ -111,18 +111,18 @@ fn close(descriptor: Option<OwnedFd>) {
     }
 }
 
-/// The socket of a client.
+/// The socket of a client, which is closed in another thread where that may take long.
 #[derive(Debug)]
-pub(super) struct ClientSocket {
+pub(super) struct ClosingSocket {
     /// `None` when it is being dropped.
     socket: Option<OwnedFd>,
     /// `None`: the kernel refuses descriptors, so the close does not wait.
     threads: Option<Arc<ClosingThreads>>,
 }
 
-impl ClientSocket {
-    pub(super) fn new(socket: OwnedFd, threads: Option<Arc<ClosingThreads>>) -> ClientSocket {
-        ClientSocket { socket: Some(socket), threads }
+impl ClosingSocket {
+    pub(super) fn new(socket: OwnedFd, threads: Option<Arc<ClosingThreads>>) -> ClosingSocket {
+        ClosingSocket { socket: Some(socket), threads }
     }
 
     /// Closes descriptors that have come with a packet.
@@ -133,13 +133,13 @@ impl ClientSocket {
     }
 }
 
-impl AsFd for ClientSocket {
+impl AsFd for ClosingSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_ref().expect("it is not being dropped").as_fd()
     }
 }
 
-impl Drop for ClientSocket {
+impl Drop for ClosingSocket {
     fn drop(&mut self) {
         if let (Some(socket), Some(threads)) = (self.socket.take(), &self.threads) {
             threads.close(socket);

@@ -2,19 +2,16 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
 
-use super::closer::ClientSocket;
-use super::event_source::EventSource;
+use super::client_socket::ClientSocket;
 use super::ready::Source;
 use super::server_rings::ServerRings;
 use crate::error::CallError;
 use crate::node::SessionIndex;
 use crate::protocol::{Answer, FIRST_ID, Response, encode_response};
-use crate::socket::{self, Peer};
+use crate::socket::Peer;
 
 /// How far a connection is.
 #[derive(Debug)]
@@ -83,21 +80,10 @@ pub(super) struct AcceptedConnection {
 /// Answers the greeting of a client that may not connect. The greeting may be still to come.
 pub(super) fn deny(socket: &ClientSocket, error: CallError) {
     // A greeting that stays unread would reset the connection, and the answer be lost.
-    let _ = receive(socket, &mut [0; 256]);
+    let _ = socket.receive(&mut [0; 256]);
     let mut buffer = Vec::new();
     encode_response(&Response { id: FIRST_ID, result: Err(error) }, &mut buffer);
-    let _ = socket::send(socket, &buffer, &[], SendFlags::DONTWAIT);
-}
-
-/// Receives a packet of a client, and returns its length. One that is too long, or has descriptors,
-/// is an error.
-fn receive(socket: &ClientSocket, buffer: &mut [u8]) -> Result<usize, Errno> {
-    let (packet, truncated) = socket::receive_whole(socket, buffer, RecvFlags::DONTWAIT)?;
-    if !packet.descriptors.is_empty() {
-        socket.discard(packet.descriptors);
-        return Err(Errno::BADMSG);
-    }
-    if truncated { Err(Errno::MSGSIZE) } else { Ok(packet.len) }
+    let _ = socket.send(&buffer, &[]);
 }
 
 impl AcceptedConnection {
@@ -154,7 +140,7 @@ impl AcceptedConnection {
 
     /// Receives a packet, and returns its length: 0 if the client has closed the connection.
     pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
-        receive(&self.socket, buffer)
+        self.socket.receive(buffer)
     }
 
     /// Registers with epoll what the connection waits for, if that has changed.
@@ -169,17 +155,14 @@ impl AcceptedConnection {
             true if self.rings.is_some() => EventFlags::empty(),
             true => EventFlags::OUT,
         };
-        let data = EventData::new_u64(EventSource::Connection(self.key).bits());
-        let flags = wait_for | EventFlags::RDHUP;
-        if epoll::modify(epoll, &self.socket, data, flags).is_ok() {
+        if self.socket.watch_for(epoll, self.key, wait_for).is_ok() {
             self.waits_for_space = blocked;
         }
     }
 
     /// Returns whether the client has closed the connection.
     pub(super) fn has_ended(&self) -> bool {
-        let mut ends = [PollFd::new(&self.socket, PollFlags::RDHUP)];
-        poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ended| ended > 0)
+        self.socket.has_ended()
     }
 
     /// Drops the answers from now on.
@@ -229,7 +212,7 @@ impl AcceptedConnection {
         if let Some(rings) = self.rings.as_mut().filter(|_| descriptors.is_empty()) {
             return rings.send(&self.socket, bytes);
         }
-        match socket::send(&self.socket, bytes, descriptors, SendFlags::DONTWAIT) {
+        match self.socket.send(bytes, descriptors) {
             Ok(()) => Ok(true),
             Err(Errno::AGAIN) if descriptors.is_empty() => Ok(false),
             Err(error) => Err(error),

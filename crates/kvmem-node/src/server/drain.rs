@@ -12,7 +12,6 @@
 //! library repeats at the next server.
 
 use rustix::event::epoll;
-use rustix::net::Shutdown;
 
 use super::connection::AcceptedConnection;
 use super::quantum::Quantum;
@@ -134,7 +133,7 @@ impl NodeServer {
 
     /// Serves the messages that a client has sent so far. No further ones can come by its socket.
     fn last_messages(&mut self, connection: &mut AcceptedConnection, now: u64) {
-        let _ = rustix::net::shutdown(&connection.socket, Shutdown::Read);
+        connection.socket.end_receiving();
         if connection.flush().is_err() {
             return;
         }

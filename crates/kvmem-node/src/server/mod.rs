@@ -27,6 +27,7 @@
 //! | the client is silent for longer than the lease | nothing: its reservations are fenced, and their blocks stay unused until one of the above |
 
 mod access;
+mod client_socket;
 mod closer;
 mod connection;
 mod deferred;
@@ -44,9 +45,13 @@ mod scrubber;
 mod server;
 mod server_rings;
 #[cfg(all(test, not(loom)))]
+mod simulated;
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use drain::DrainProgress;
 pub use observer::NodeObserver;
 pub use options::{AllowedGroup, NamespaceRule, Principal, ServerOptions};
 pub use server::{NodeServer, Stopper};
+#[cfg(all(test, not(loom)))]
+pub(crate) use simulated::Accepted;

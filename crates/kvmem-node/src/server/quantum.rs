@@ -3,12 +3,12 @@
 //! [`Ready`]: super::ready::Ready
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
-use super::closer::ClientSocket;
+use super::client_socket::ClientSocket;
 use super::connection::{AcceptedConnection, WaitingForEvents, deny};
 use super::event_source::EventSource;
 use super::ready::Source;
@@ -16,7 +16,7 @@ use super::server::NodeServer;
 use crate::error::CallError;
 use crate::node::{MAX_BATCH, SessionIndex};
 use crate::protocol::Answer;
-use crate::socket::{Peer, now_ms};
+use crate::socket::{Peer, instant, now_ms};
 
 /// Messages of one connection that are served before the next one is served.
 const MESSAGES_PER_QUANTUM: usize = 16;
@@ -80,11 +80,17 @@ impl NodeServer {
             Ok(socket) => socket,
             Err(errno) => return self.accept_failed(errno),
         };
+        let peer = Peer::of(&socket);
         let socket = ClientSocket::new(socket, self.closing_threads.clone());
-        let peer = match Peer::of(&socket) {
+        let peer = match peer {
             Ok(peer) => peer,
             Err(errno) => return deny(&socket, CallError::Unwatched { why: errno.to_string() }),
         };
+        self.admit(socket, peer, now);
+    }
+
+    /// Serves a client from now on, if it may connect.
+    pub(super) fn admit(&mut self, socket: ClientSocket, peer: Peer, now: u64) {
         let (uid, own) = (peer.uid, self.access.own());
         if !self.access.may_connect(uid, &peer.groups) {
             return deny(&socket, CallError::NotAllowed { uid, own });
@@ -94,9 +100,7 @@ impl NodeServer {
         }
         self.next_key += 1;
         let key = self.next_key;
-        let data = EventData::new_u64(EventSource::Connection(key).bits());
-        let flags = EventFlags::IN | EventFlags::RDHUP;
-        if epoll::add(&self.epoll, &socket, data, flags).is_ok() {
+        if socket.watch(&self.epoll, key).is_ok() {
             self.connections.insert(key, AcceptedConnection::new(key, socket, peer, now));
         }
     }
@@ -136,7 +140,7 @@ impl NodeServer {
     /// Serves the connections that are ready until it is time for a look at epoll, or
     /// nothing is ready and no ring is hot.
     pub(super) fn serve_ready(&mut self, now: u64) {
-        let started = Instant::now();
+        let started = instant();
         self.poll_hot(started);
         loop {
             match self.ready.next() {
@@ -144,7 +148,7 @@ impl NodeServer {
                 None if self.hot.is_empty() => return,
                 None => std::hint::spin_loop(),
             }
-            let now = Instant::now();
+            let now = instant();
             if now.duration_since(started) >= LOOK_AFTER {
                 return;
             }
@@ -218,7 +222,7 @@ impl NodeServer {
             outcome = match connection.receive(&mut buffer) {
                 Ok(0) => Err(Errno::PIPE),
                 Ok(len) => {
-                    self.packet_at = Instant::now();
+                    self.packet_at = instant();
                     self.serve(connection, &buffer[..len], now)
                 }
                 Err(Errno::AGAIN) => break,

@@ -29,9 +29,10 @@ use super::event_source::EventSource;
 use super::quantum::Quantum;
 use super::ready::Source;
 use super::server::NodeServer;
-use super::server_rings::{ServerRings, damaged, wake};
+use super::server_rings::{ServerRings, damaged};
 use crate::error::{CallError, TooMany};
 use crate::ring;
+use crate::socket::instant;
 
 /// The most quanta of a connection when the server ends.
 const LAST_QUANTA: usize = 16;
@@ -66,7 +67,7 @@ impl NodeServer {
         }
         self.rings_passed += 1;
         self.hot.push(connection.key);
-        let active_at = Instant::now();
+        let active_at = instant();
         connection.rings = Some(ServerRings { ends, bell, active_at, hot: true, last: None });
         Ok([file, for_client])
     }
@@ -85,7 +86,7 @@ impl NodeServer {
         let Some(connection) = self.connections.get_mut(&key) else { return };
         if let Some(rings) = connection.rings.as_mut().filter(|rings| !rings.hot) {
             rings.hot = true;
-            rings.active_at = Instant::now();
+            rings.active_at = instant();
             self.hot.push(key);
         }
         if connection.is_blocked() {
@@ -159,7 +160,7 @@ impl NodeServer {
         connection: &mut AcceptedConnection,
         now: u64,
     ) -> Result<(), Errno> {
-        let _ = epoll::delete(&self.epoll, &connection.socket);
+        connection.socket.unwatch(&self.epoll);
         connection.end_answers();
         let rings = connection.rings.as_mut().ok_or(Errno::PIPE)?;
         // The client may still have the rings mapped, and send without an end.
@@ -196,7 +197,7 @@ impl NodeServer {
             return Ok(false);
         }
         if rings.ends.requests.bell_is_due() {
-            wake(&connection.socket)?;
+            connection.socket.wake()?;
         }
         self.serve(connection, buffer, now)?;
         Ok(true)

@@ -28,7 +28,7 @@ use super::{NodeObserver, ServerOptions};
 use crate::error::NodeError;
 use crate::node::{BlockHandle, Evicted, Node, SessionIndex, Waiting};
 use crate::protocol::MAX_MESSAGE;
-use crate::socket::{self, has_ended, now_ms, open_process, process_id};
+use crate::socket::{self, has_ended, instant, now_ms, open_process, process_id};
 use crate::tier::{TierOptions, TierThreads};
 
 /// The file of a socket, which is removed when the value is dropped.
@@ -155,21 +155,29 @@ impl NodeServer {
     /// # Errors
     /// [`NodeError::Access`]; [`NodeError::System`].
     pub fn on(
-        mut node: Node,
+        node: Node,
         listener: OwnedFd,
         options: ServerOptions,
     ) -> Result<NodeServer, NodeError> {
+        NodeServer::with(node, Some(listener), options)
+    }
+
+    /// Makes a server with the socket that it listens on, if it does.
+    pub(super) fn with(
+        mut node: Node,
+        listener: Option<OwnedFd>,
+        options: ServerOptions,
+    ) -> Result<NodeServer, NodeError> {
         let access = access_rules(&options)?;
-        let closing_threads = pass_descriptors(&listener, false).is_err().then(Arc::default);
+        let takes_none = listener.as_ref().is_none_or(|it| pass_descriptors(it, false).is_ok());
+        let closing_threads = (!takes_none).then(Arc::default);
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(NodeError::system("epoll"))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let stop = eventfd(0, flags).map_err(NodeError::system("eventfd"))?;
         let wake = eventfd(0, flags).map_err(NodeError::system("eventfd"))?;
-        for (descriptor, key) in [
-            (listener.as_fd(), EventSource::Listener),
-            (stop.as_fd(), EventSource::Stop),
-            (wake.as_fd(), EventSource::Threads),
-        ] {
+        let listened = listener.as_ref().map(|it| (it.as_fd(), EventSource::Listener));
+        let own = [(stop.as_fd(), EventSource::Stop), (wake.as_fd(), EventSource::Threads)];
+        for (descriptor, key) in listened.into_iter().chain(own) {
             epoll::add(&epoll, descriptor, EventData::new_u64(key.bits()), EventFlags::IN)
                 .map_err(NodeError::system("epoll_ctl"))?;
         }
@@ -183,7 +191,7 @@ impl NodeServer {
             node,
             options,
             access,
-            listener: Some(listener),
+            listener,
             epoll,
             stop: Arc::new(stop),
             closing_threads,
@@ -212,7 +220,7 @@ impl NodeServer {
             clearing: VecDeque::new(),
             emptying: Evicted::Enough,
             evictions_ended: false,
-            packet_at: Instant::now(),
+            packet_at: instant(),
             path: None,
         };
         server.observer.publish(&server.node, None);
@@ -244,7 +252,12 @@ impl NodeServer {
         transfers
             .and_then(|transfers| tier.keep_open(transfers))
             .map_err(|error| NodeError::System { call: "the open file of the tier", error })?;
-        let threads = TierThreads::start(&tier, &self.node.memory.bytes, &self.wake)
+        #[cfg(all(test, not(loom)))]
+        let start =
+            if crate::simulator::is_on() { TierThreads::by_hand } else { TierThreads::start };
+        #[cfg(not(all(test, not(loom))))]
+        let start = TierThreads::start;
+        let threads = start(&tier, &self.node.memory.bytes, &self.wake)
             .map_err(|error| NodeError::System { call: "the threads of the tier", error })?;
         let cleared = self.node.attach_tier(tier, options).ok_or(NodeError::Tier)?;
         self.tier = Some(threads);
@@ -281,13 +294,9 @@ impl NodeServer {
     /// # Errors
     /// [`NodeError::System`] if the kernel no longer reports events.
     pub fn run(mut self) -> Result<Node, NodeError> {
-        let lease = self.options.lease.as_millis() as u64;
-        let tick = (lease / 4).clamp(10, 1000);
-        let mut next_tick = now_ms() + tick;
+        let mut next_tick = now_ms() + self.tick_ms();
         loop {
-            let wait =
-                Duration::from_millis(next_tick.saturating_sub(now_ms()).min(self.patience()));
-            let wait = if self.is_awake() { Duration::ZERO } else { wait };
+            let wait = Duration::from_millis(self.may_wait(next_tick));
             let wait =
                 Timespec { tv_sec: wait.as_secs() as _, tv_nsec: wait.subsec_nanos().into() };
             let mut events = [MaybeUninit::<Event>::uninit(); 64];
@@ -296,37 +305,63 @@ impl NodeServer {
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(NodeError::system("epoll_wait")(errno)),
             };
-            let keys: Vec<EventSource> =
-                ready.iter().map(|it| EventSource::from_bits(it.data.u64())).collect();
+            let keys = ready.iter().map(|it| EventSource::from_bits(it.data.u64()));
             let now = now_ms();
-            for key in keys {
-                match key {
-                    EventSource::Stop if self.stop_requested(now) => return Ok(self.end(now)),
-                    EventSource::Stop => {}
-                    EventSource::Listener => self.accept(now),
-                    EventSource::Connection(number) => self.make_ready(number, Source::Packets),
-                    EventSource::Process(number) => self.process_ended(number as usize),
-                    EventSource::Doorbell(number) => self.doorbell(number),
-                    EventSource::Threads => self.woken(),
-                }
-            }
-            self.serve_ready(now);
-            self.serve_tier(now);
-            self.scrub(now);
-            self.answer_waiting(now);
-            if self.drain_is_over(now) {
+            if self.iterate(keys, &mut next_tick, now) {
                 return Ok(self.end(now));
             }
-            if now >= next_tick {
-                if now - next_tick > tick {
-                    // This process, or the machine, was stopped: no client could be heard.
-                    self.renew_leases(now);
-                }
-                self.tick(now);
-                self.observer.publish(&self.node, self.drain.as_ref());
-                next_tick = now + tick;
+        }
+    }
+
+    /// Returns the milliseconds between two ticks.
+    pub(super) fn tick_ms(&self) -> u64 {
+        (self.options.lease.as_millis() as u64 / 4).clamp(10, 1000)
+    }
+
+    /// Returns the milliseconds that the loop may wait for an event.
+    pub(super) fn may_wait(&self, next_tick: u64) -> u64 {
+        match self.is_awake() {
+            true => 0,
+            false => next_tick.saturating_sub(now_ms()).min(self.patience()),
+        }
+    }
+
+    /// Serves the events of one iteration of the loop. Returns whether the loop ends.
+    pub(super) fn iterate(
+        &mut self,
+        events: impl IntoIterator<Item = EventSource>,
+        next_tick: &mut u64,
+        now: u64,
+    ) -> bool {
+        for event in events {
+            match event {
+                EventSource::Stop if self.stop_requested(now) => return true,
+                EventSource::Stop => {}
+                EventSource::Listener => self.accept(now),
+                EventSource::Connection(number) => self.make_ready(number, Source::Packets),
+                EventSource::Process(number) => self.process_ended(number as usize),
+                EventSource::Doorbell(number) => self.doorbell(number),
+                EventSource::Threads => self.woken(),
             }
         }
+        self.serve_ready(now);
+        self.serve_tier(now);
+        self.scrub(now);
+        self.answer_waiting(now);
+        if self.drain_is_over(now) {
+            return true;
+        }
+        if now >= *next_tick {
+            let tick = self.tick_ms();
+            if now - *next_tick > tick {
+                // This process, or the machine, was stopped: no client could be heard.
+                self.renew_leases(now);
+            }
+            self.tick(now);
+            self.observer.publish(&self.node, self.drain.as_ref());
+            *next_tick = now + tick;
+        }
+        false
     }
 
     /// Returns whether the next message is likely to come soon, so the thread does not sleep.
@@ -334,7 +369,7 @@ impl NodeServer {
         self.has_work()
             || !self.hot.is_empty()
             || !self.ready.is_empty()
-            || self.options.polls_since(self.packet_at, Instant::now())
+            || self.options.polls_since(self.packet_at, instant())
     }
 
     /// Returns the milliseconds until a client no longer waits for events, or the scrubber goes on.

@@ -1,14 +1,12 @@
 //! [`ServerRings`]: the ends of the rings of a connection.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use rustix::io::Errno;
-use rustix::net::SendFlags;
 
-use crate::protocol::BELL;
+use super::client_socket::ClientSocket;
 use crate::ring::{BadRing, ServerEnds};
-use crate::socket;
 
 /// The rings of a connection.
 #[derive(Debug)]
@@ -37,7 +35,7 @@ impl ServerRings {
 
     /// Sends an answer. Returns `false` if there is no space; the doorbell then rings once there
     /// is.
-    pub(super) fn send(&mut self, socket: impl AsFd, answer: &[u8]) -> Result<bool, Errno> {
+    pub(super) fn send(&mut self, socket: &ClientSocket, answer: &[u8]) -> Result<bool, Errno> {
         let answers = &mut self.ends.answers;
         while !answers.try_send(answer).map_err(damaged)? {
             if answers.prepare_to_sleep(answer.len()).map_err(damaged)? {
@@ -45,17 +43,9 @@ impl ServerRings {
             }
         }
         if answers.bell_is_due() {
-            wake(socket)?
+            socket.wake()?;
         }
         Ok(true)
-    }
-}
-
-/// Wakes a client.
-pub(super) fn wake(socket: impl AsFd) -> Result<(), Errno> {
-    match socket::send(socket, &BELL, &[], SendFlags::DONTWAIT) {
-        Err(Errno::AGAIN) => Ok(()),
-        outcome => outcome,
     }
 }
 

@@ -105,6 +105,20 @@ impl SessionFile {
         order::announce(self.word(pin_word_at(session)), 0);
     }
 
+    /// Returns the address of the first word.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn base(&self) -> usize {
+        self.0.base().as_ptr().addr()
+    }
+
+    /// Copies the words of another file.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn copy_from(&self, other: &SessionFile) {
+        for at in 0..2 * MAX_SESSIONS {
+            self.word(at).store(other.word(at).load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
     fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at < 2 * MAX_SESSIONS, "there is no word {at}");
         // SAFETY: the word lies in the mapping, which has `FILE_BYTES`, begins at a page and lives

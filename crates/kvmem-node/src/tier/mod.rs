@@ -25,3 +25,5 @@ mod threads;
 pub(crate) use jobs::TierOptions;
 pub(crate) use jobs::{Fetching, LookingUp, Removing, Storing, TierDone, TierJob};
 pub(crate) use threads::TierThreads;
+#[cfg(all(test, not(loom)))]
+pub(crate) use threads::TierWorker;

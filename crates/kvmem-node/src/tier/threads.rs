@@ -17,6 +17,9 @@ pub(crate) struct TierThreads {
     /// `None` when the threads are to end.
     senders: Option<Senders>,
     threads: Vec<JoinHandle<()>>,
+    /// Those that a test runs, in the place of threads.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) workers: Vec<TierWorker>,
     done: Arc<Mutex<Vec<TierDone>>>,
 }
 
@@ -29,7 +32,40 @@ struct Senders {
     far: Option<[Sender<TierJob>; 2]>,
 }
 
-/// State of a thread.
+/// State of a thread, and its jobs.
+pub(crate) struct TierWorker {
+    work: Work,
+    jobs: Receiver<TierJob>,
+    copies: Copies,
+}
+
+#[cfg(all(test, not(loom)))]
+impl std::fmt::Debug for TierWorker {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.write_str("TierWorker")
+    }
+}
+
+impl TierWorker {
+    fn run(mut self) {
+        while let Ok(job) = self.jobs.recv() {
+            self.work.finish(job, &mut self.copies);
+        }
+    }
+
+    /// Does the next job, if there is one.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn step(&mut self) -> bool {
+        let job = self.jobs.try_recv();
+        let has_job = job.is_ok();
+        if let Ok(job) = job {
+            self.work.finish(job, &mut self.copies);
+        }
+        has_job
+    }
+}
+
+/// What a thread works with.
 struct Work {
     tier: Arc<dyn Tier>,
     memory: Arc<Region>,
@@ -46,14 +82,44 @@ impl TierThreads {
         memory: &Arc<Region>,
         wake: &Arc<OwnedFd>,
     ) -> std::io::Result<TierThreads> {
-        let done = Arc::new(Mutex::new(Vec::new()));
         let mut threads = Vec::new();
+        let mut started = TierThreads::with(tier, memory, wake, |name, worker| {
+            let thread = std::thread::Builder::new().name(name.to_owned());
+            threads.push(thread.spawn(move || worker.run())?);
+            Ok(())
+        })?;
+        started.threads = threads;
+        Ok(started)
+    }
+
+    /// Makes the workers without threads: a test lets them [do](TierWorker::step) their jobs.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn by_hand(
+        tier: &Arc<dyn Tier>,
+        memory: &Arc<Region>,
+        wake: &Arc<OwnedFd>,
+    ) -> std::io::Result<TierThreads> {
+        let mut workers = Vec::new();
+        let mut made = TierThreads::with(tier, memory, wake, |_, worker| {
+            workers.push(worker);
+            Ok(())
+        })?;
+        made.workers = workers;
+        Ok(made)
+    }
+
+    fn with(
+        tier: &Arc<dyn Tier>,
+        memory: &Arc<Region>,
+        wake: &Arc<OwnedFd>,
+        mut begin: impl FnMut(&str, TierWorker) -> std::io::Result<()>,
+    ) -> std::io::Result<TierThreads> {
+        let done = Arc::new(Mutex::new(Vec::new()));
         let mut start = |name: &str| {
             let (sender, jobs) = channel();
             let (tier, memory) = (Arc::clone(tier), Arc::clone(memory));
             let work = Work { tier, memory, done: Arc::clone(&done), wake: Arc::clone(wake) };
-            let thread = std::thread::Builder::new().name(name.to_owned());
-            threads.push(thread.spawn(move || work.run(&jobs))?);
+            begin(name, TierWorker { work, jobs, copies: Copies::default() })?;
             Ok::<_, std::io::Error>(sender)
         };
         let (store, fetch) = (start("kvmem-tier-store")?, start("kvmem-tier-fetch")?);
@@ -62,7 +128,13 @@ impl TierThreads {
             false => Some([start("kvmem-tier-far")?, start("kvmem-tier-find")?]),
         };
         let senders = Senders { store, fetch, far };
-        Ok(TierThreads { senders: Some(senders), threads, done })
+        Ok(TierThreads {
+            senders: Some(senders),
+            threads: Vec::new(),
+            #[cfg(all(test, not(loom)))]
+            workers: Vec::new(),
+            done,
+        })
     }
 
     /// Gives a job to its thread.
@@ -97,6 +169,8 @@ impl TierThreads {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+        #[cfg(all(test, not(loom)))]
+        self.workers.drain(..).for_each(TierWorker::run);
     }
 }
 
@@ -138,28 +212,26 @@ impl Copies {
 }
 
 impl Work {
-    fn run(&self, jobs: &Receiver<TierJob>) {
-        let mut copies = Copies::default();
-        while let Ok(job) = jobs.recv() {
-            let done = match job {
-                TierJob::Store(values) => self.store(values, &mut copies),
-                TierJob::Fetch(values) | TierJob::FetchFar(values) => self.fetch(values),
-                TierJob::LookUp(values) => {
-                    let keys: Vec<&[u8]> = values.iter().map(|it| &*it.tier_key).collect();
-                    let lengths = self.tier.ask(&keys);
-                    TierDone::LookedUp(values.into_iter().zip(lengths).collect())
-                }
-                TierJob::Remove(values) => {
-                    let keys: Vec<&[u8]> = values.iter().map(|it| &*it.tier_key).collect();
-                    let removed = self.remove(&keys);
-                    TierDone::Removed(values, removed)
-                }
-                TierJob::Clear => TierDone::Cleared(self.tier.clear().is_ok()),
-            };
-            self.done.lock().unwrap_or_else(PoisonError::into_inner).push(done);
-            // The counter of an eventfd cannot overflow here, so the write does not block.
-            let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
-        }
+    /// Does a job, and wakes the server.
+    fn finish(&self, job: TierJob, copies: &mut Copies) {
+        let done = match job {
+            TierJob::Store(values) => self.store(values, copies),
+            TierJob::Fetch(values) | TierJob::FetchFar(values) => self.fetch(values),
+            TierJob::LookUp(values) => {
+                let keys: Vec<&[u8]> = values.iter().map(|it| &*it.tier_key).collect();
+                let lengths = self.tier.ask(&keys);
+                TierDone::LookedUp(values.into_iter().zip(lengths).collect())
+            }
+            TierJob::Remove(values) => {
+                let keys: Vec<&[u8]> = values.iter().map(|it| &*it.tier_key).collect();
+                let removed = self.remove(&keys);
+                TierDone::Removed(values, removed)
+            }
+            TierJob::Clear => TierDone::Cleared(self.tier.clear().is_ok()),
+        };
+        self.done.lock().unwrap_or_else(PoisonError::into_inner).push(done);
+        // The counter of an eventfd cannot overflow here, so the write does not block.
+        let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
     }
 
     /// Returns the address of a block.
@@ -245,7 +317,7 @@ impl Work {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::collections::HashMap;
 
