@@ -117,7 +117,7 @@ const NIGHTLY: [Group; 7] = [
 /// Cargo's target folder of the workspace, which one command at a time may use.
 const TARGET: &str = "target";
 /// The target folder of the model checks and the fuzz targets.
-const CHECKS: &str = "target/checks";
+pub(crate) const CHECKS: &str = "target/checks";
 /// The task that builds the test programs.
 const BUILD: &str = "build";
 

@@ -10,7 +10,8 @@
 //! - [`python`] tests the Python package, with the [`engines`] around kvmem; [`vllm_cpu`] is one
 //!   that generates tokens, and [`engines_matrix`] writes what was tested with which versions;
 //! - [`deploy`] runs the tests in `xtask/tests`, [`chaos`] attacks the built command, [`sanitize`]
-//!   runs the tests under the sanitizers and Miri, [`coverage`] counts what they execute;
+//!   runs the tests under the sanitizers and Miri, [`coverage`] counts what they execute,
+//!   [`simulate`] runs nodes in virtual time;
 //! - [`install`], [`dist`], [`wheel`], [`package`] make what is shipped, by the [`layout`] of the C
 //!   interface and with the [`notices`] of the crates inside; [`site`] makes the documentation;
 //! - [`count`], [`drop_in`], [`mod@bench`], [`bench_suite`], [`bench_engine`] measure, and
@@ -41,6 +42,7 @@ mod sanitize;
 mod schedule;
 mod scratch;
 mod setup;
+mod simulate;
 mod site;
 mod step;
 mod venv;
@@ -74,6 +76,9 @@ enum Chore {
     /// Count the lines and branches of the product that its tests in Rust execute, by crate, and
     /// list the lines that none executes. Takes a nightly toolchain with llvm-tools.
     Coverage(coverage::CoverageOptions),
+    /// Run histories of whole nodes in virtual time, with kills, stops and failing disks. A history
+    /// that fails is made short, and its seed repeats it.
+    Simulate(simulate::SimulateOptions),
     /// Attack the command and the tests: small limits, outputs that fail, hostile files, signals,
     /// several instances at once. Every attack must end in time, with a documented status and an
     /// error that says what to do.
@@ -159,6 +164,7 @@ fn main() -> Result<ExitCode> {
         Chore::Test(options) => checks::run(&root, &options),
         Chore::Sanitize(options) => sanitize::run(&root, &options),
         Chore::Coverage(options) => coverage::run(&root, &options),
+        Chore::Simulate(options) => simulate::run(&root, &options),
         Chore::Chaos(options) => chaos::run(&root, &options),
         Chore::Install(options) => install::run(&root, &options),
         Chore::Notices(options) => notices::run(&root, &options),
