@@ -105,6 +105,8 @@ struct ClientLink {
     ring_is_dead: bool,
     /// The client waits for a packet.
     asleep: bool,
+    /// It has found no answer in its ring.
+    tired: bool,
     /// The doorbell is due, if the server sleeps.
     looks_at_bell: bool,
     next_id: u32,
@@ -349,6 +351,7 @@ impl Client {
             rings: None,
             ring_is_dead: false,
             asleep: false,
+            tired: false,
             looks_at_bell: false,
             next_id: FIRST_ID,
             waiting: BTreeMap::new(),
@@ -473,6 +476,11 @@ impl Client {
             self.lose_link();
             return Ok("has lost its ring".into());
         }
+        if std::mem::take(&mut link.tired) {
+            let sleeps = rings.answers.prepare_to_sleep().map_err(|error| error.to_string())?;
+            link.asleep = sleeps;
+            return Ok("goes to sleep".into());
+        }
         let mut message = Vec::new();
         let received = rings.answers.try_receive(&mut message);
         if received.map_err(|error| error.to_string())? {
@@ -480,9 +488,8 @@ impl Client {
             let response = decode_response(&message).ok_or("an answer cannot be decoded")?;
             return self.answered(response, random, outside);
         }
-        let sleeps = rings.answers.prepare_to_sleep().map_err(|error| error.to_string())?;
-        link.asleep = sleeps;
-        Ok("goes to sleep".into())
+        link.tired = true;
+        Ok("finds its ring empty".into())
     }
 
     /// Takes the answer to a message of the greeting.
