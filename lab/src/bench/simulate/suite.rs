@@ -223,6 +223,9 @@ fn rows<C: Copy + Display>(
 
 #[cfg(test)]
 mod tests {
+    use std::env;
+    use std::process::Command;
+
     use super::*;
     use crate::bench::suite::SuiteArgs;
 
@@ -235,16 +238,28 @@ mod tests {
         (one, many)
     }
 
+    /// Two processes, whose addresses differ. A second run in one process finds other numbers of
+    /// threads, and spaces that the first has left.
     #[test]
-    fn runs_take_equal_virtual_times() {
-        let run = || {
+    fn processes_take_equal_virtual_times() {
+        const CHILD: &str = "KVMEM_SIMULATE_CHILD";
+        const NAME: &str = "bench::simulate::suite::tests::processes_take_equal_virtual_times";
+        if env::var_os(CHILD).is_some() {
             let setting = Setting { cores: 16, ..SHORT };
-            [
+            let rates = [
                 setting.scenario::<OffsetAllocator>(Fragmented, 0).unwrap(),
                 setting.scenario::<ExtentCache>(Scenario::HighWater, 0).unwrap(),
                 setting.scenario::<ExtentCache>(Scenario::CrossThread, 0).unwrap(),
                 setting.insertions(Eviction::Lru).unwrap(),
-            ]
+            ];
+            return println!("\nrates {rates:?}");
+        }
+        let run = || {
+            let mut child = Command::new(env::current_exe().unwrap());
+            child.args(["--exact", NAME, "--nocapture"]).env(CHILD, "1");
+            let output = String::from_utf8(child.output().unwrap().stdout).unwrap();
+            let rates = output.lines().find(|line| line.starts_with("rates "));
+            rates.unwrap_or_else(|| panic!("no rates: {output}")).to_owned()
         };
         assert_eq!(run(), run());
     }
