@@ -168,4 +168,4 @@ const BUMP_CALLS: u64 = 4_000_000;
 /// As many steps as in `concurrency`.
 const WARM: Warm = Warm { steps: 1000, time: 1_000_000 };
 /// Enough for a space to be cut into shards, which takes milliseconds once.
-const WARM_TO_CUT: Warm = Warm { steps: 1_000_000, time: 5_000_000 };
+const WARM_TO_CUT: Warm = Warm { steps: 1_000_000, time: 10_000_000 };

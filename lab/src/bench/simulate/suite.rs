@@ -166,10 +166,8 @@ fn goals(run: &mut Run) {
         let name = format!("simulated, {table}, {id}: rate of {cores} cores over that of one");
         run.at_least(&name, least, over(run, table, id, cores, 1));
     }
-    let steps = [(2, 1), (4, 2), (16, 4)];
-    let falls = steps
-        .into_iter()
-        .flat_map(|(cores, fewer)| over(run, "high-water", "kvmem-cached", cores, fewer));
+    let falls =
+        CORES.windows(2).flat_map(|pair| over(run, "high-water", "kvmem-cached", pair[1], pair[0]));
     let falls = falls.collect();
     let name = "simulated, high-water, kvmem-cached: rate over that of fewer cores";
     run.at_least(name, 1.0, falls);
