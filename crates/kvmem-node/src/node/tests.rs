@@ -756,6 +756,27 @@ fn a_removed_value_that_is_pinned_across_a_restart_does_not_come_back() {
     assert!(tier.is_empty());
 }
 
+/// A removal that the tier failed to make is made again by the next one of the key, which waits for
+/// that and no longer.
+#[test]
+fn a_removal_that_has_failed_is_made_again() {
+    let mut node = node();
+    let tier = KeyTier::with(b"key");
+    node.attach_tier(Arc::clone(&tier) as _, TierOptions::default()).expect("it is new");
+    let session = begin(&mut node, 1);
+    for (waiting, fails) in [(1, true), (2, true), (3, false)] {
+        tier.fails.store(fails, Ordering::Relaxed);
+        let (_, waits) = node.remove_only_in_tier(session, &[b"key"], Some(waiting));
+        let jobs = node.take_jobs();
+        assert_eq!((waits, jobs.len()), (1, 1), "removal {waiting}");
+        let Some(TierJob::Remove(values)) = jobs.into_iter().next() else { panic!("a removal") };
+        let removed = tier.remove(&[&values[0].tier_key]).is_ok();
+        assert_eq!(node.tier_done(TierDone::Removed(values, removed), 1), [waiting]);
+    }
+    assert_eq!(node.remove_only_in_tier(session, &[b"key"], Some(4)), (0, 0));
+    assert!(tier.is_empty() && node.take_jobs().is_empty());
+}
+
 /// A removal that the tier failed to make is remembered: the next server clears the tier.
 #[test]
 fn a_removal_that_fails_is_made_by_the_next_server() {

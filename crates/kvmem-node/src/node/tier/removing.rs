@@ -98,11 +98,13 @@ impl Node {
             self.supersede(namespace, key);
             let Some(queue) = &self.tier else { continue };
             let named = (namespace, key.to_vec());
-            let under_way = queue.removals.contains_key(&named);
+            let jobs = queue.removals.get(&named).map(|(jobs, _)| *jobs);
+            let (under_way, has_failed) = (jobs.is_some_and(|jobs| jobs > 0), jobs == Some(0));
             let known = queue.tier.len_of(&self.key_in_tier(namespace, key));
             let there = known.found().is_some();
-            // A value that only a look-up would find is removed without being counted.
-            if known != Lookup::Missing && !under_way {
+            // A value that only a look-up would find is removed without being counted. A removal
+            // that has failed is made again.
+            if (known != Lookup::Missing || has_failed) && !under_way {
                 self.push_removal(None, namespace, key.to_vec());
                 removed += usize::from(there);
             }
