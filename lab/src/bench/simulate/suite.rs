@@ -240,7 +240,7 @@ mod tests {
     /// threads, and spaces that the first has left.
     #[test]
     fn processes_take_equal_virtual_times() {
-        const CHILD: &str = "KVMEM_SIMULATE_CHILD";
+        const CHILD: &str = "KVMEM_TEST_CHILD";
         const NAME: &str = "bench::simulate::suite::tests::processes_take_equal_virtual_times";
         if env::var_os(CHILD).is_some() {
             let setting = Setting { cores: 16, ..SHORT };
