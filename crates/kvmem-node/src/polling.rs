@@ -87,6 +87,11 @@ impl Polling {
 
 /// Returns whether this thread polls at the time `now`, because a processor is likely to be idle.
 pub(crate) fn may_poll(now: Instant) -> bool {
+    // No other thread runs in a simulation.
+    #[cfg(all(test, not(loom)))]
+    if crate::simulator::is_on() {
+        return true;
+    }
     thread_local! {
         static POLLING: RefCell<Polling> = RefCell::new(Polling::new(Instant::now()));
     }

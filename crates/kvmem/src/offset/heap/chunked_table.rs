@@ -149,7 +149,7 @@ impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
             self.links.push(ChunkLinks { prev: NIL, next: NIL });
         }
         if self.chunks[chunk].is_none() {
-            self.chunks[chunk] = Some(Box::new([T::EMPTY; CHUNK]));
+            self.chunks[chunk] = Self::empty_chunk();
             self.free[chunk] = Self::ALL_FREE;
             self.slots += CHUNK as u32;
         }
@@ -536,8 +536,14 @@ impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
         grow(&mut self.links);
         self.chunks.reserve_exact(self.free.capacity());
         let flat = std::mem::take(&mut self.flat);
-        let boxed = |chunk: &[T]| <[T; CHUNK]>::try_from(chunk).ok().map(Box::new);
+        let boxed = |chunk: &[T]| Box::<[T]>::from(chunk).try_into().ok();
         self.chunks.extend(flat.chunks_exact(CHUNK).map(boxed));
+    }
+
+    /// Makes a chunk in place. An array on the stack would take more of it than a coroutine of a
+    /// model has.
+    fn empty_chunk() -> Option<Box<[T; CHUNK]>> {
+        vec![T::EMPTY; CHUNK].into_boxed_slice().try_into().ok()
     }
 
     #[cold]
@@ -561,7 +567,7 @@ impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
                 absent
             }
         };
-        self.chunks[chunk as usize] = Some(Box::new([T::EMPTY; CHUNK]));
+        self.chunks[chunk as usize] = Self::empty_chunk();
         self.free[chunk as usize] = Self::ALL_FREE;
         self.list_partial(chunk);
         self.slots += CHUNK as u32;
