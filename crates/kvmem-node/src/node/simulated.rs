@@ -1,4 +1,4 @@
-//! What the [simulator](crate::simulator) sees of a node.
+//! Views of a node for the [simulator](crate::simulator).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;

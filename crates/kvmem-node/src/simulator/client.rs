@@ -149,7 +149,7 @@ pub(super) struct Client {
     winds_up: bool,
 }
 
-/// What a step of a client has come to.
+/// The outcome of a step of a client.
 type Step = Result<Cow<'static, str>, String>;
 
 impl Client {

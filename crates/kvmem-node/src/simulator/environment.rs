@@ -14,7 +14,7 @@ const LOOK: Duration = Duration::from_micros(10);
 /// Numbers of processes, which are used again and again.
 const PIDS: std::ops::Range<u32> = 100..108;
 
-/// What the kernel says to the code under test, in this thread.
+/// The simulated kernel of this thread: clock, random numbers and processes.
 #[derive(Debug)]
 struct Environment {
     base: Instant,

@@ -22,7 +22,7 @@ use crate::server::{Accepted, NodeServer};
 use crate::socket::Peer;
 use crate::test_stores::{Effect, effects_of};
 
-/// What a client reaches.
+/// The part of the world that clients reach.
 #[derive(Debug)]
 pub(super) struct Outside {
     pub(super) config: Config,
@@ -106,7 +106,7 @@ pub(super) struct World {
     /// Whether anything may go wrong.
     faults: bool,
     pub(super) counts: Counts,
-    /// What has happened, if it is wanted.
+    /// The events so far, if a trace is wanted.
     pub(super) trace: Option<Vec<String>>,
 }
 
@@ -360,11 +360,7 @@ impl World {
             let end = random.below(effects.len() as u64 + 1) as usize;
             self.kill_server(&effects[end..], random);
         } else if ended {
-            let server = self.server.take().expect("it runs");
-            let (node, effects) = effects_of(|| server.end_simulated());
-            self.follow_node(&effects, &node)?;
-            drop(node);
-            self.end_server(random, "has ended");
+            self.finish_server(random)?;
         }
         Ok(())
     }
@@ -395,7 +391,8 @@ impl World {
         Ok(())
     }
 
-    /// Opens the tier on the disk, if there is one. A disk that cannot be read is another one.
+    /// Opens the tier on the disk, if there is one. A disk that cannot be read is replaced by a new
+    /// one.
     fn attach_tier(&mut self) -> Result<(), String> {
         let Some(disk) = self.disk.clone() else { return Ok(()) };
         let config = &self.outside.config;
@@ -476,7 +473,7 @@ impl World {
         let server = self.server.as_ref().expect("it runs");
         let rings = server.ring_memory();
         let words = server.node().memory.session_file.base();
-        // What a ring has whose connection was closed cannot be taken back.
+        // Messages in the ring of a closed connection cannot be taken back.
         self.clients.iter_mut().filter(|it| it.wire_has_ended()).for_each(Client::lose_ring);
         let is_there = |it: &&Effect| match it {
             Effect::Word { address, .. } => {
@@ -508,12 +505,18 @@ impl World {
         self.outside.backlog.clear();
         self.follow(&effects)?;
         if ended {
-            let server = self.server.take().expect("it runs");
-            let (node, effects) = effects_of(|| server.end_simulated());
-            self.follow_node(&effects, &node)?;
-            drop(node);
-            self.end_server(random, "has ended");
+            self.finish_server(random)?;
         }
+        Ok(())
+    }
+
+    /// Ends a server that has no work left.
+    fn finish_server(&mut self, random: &mut Random) -> Result<(), String> {
+        let server = self.server.take().expect("it runs");
+        let (node, effects) = effects_of(|| server.end_simulated());
+        self.follow_node(&effects, &node)?;
+        drop(node);
+        self.end_server(random, "has ended");
         Ok(())
     }
 

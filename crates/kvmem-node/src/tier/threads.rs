@@ -65,7 +65,7 @@ impl TierWorker {
     }
 }
 
-/// What a thread works with.
+/// The objects that all threads share.
 struct Work {
     tier: Arc<dyn Tier>,
     memory: Arc<Region>,

@@ -72,7 +72,7 @@ fn a_client_of_another_version_gets_an_error_that_names_both() {
         }
         place.check_honest();
     }
-    // A message with this version that cannot be decoded gives an error of its own, not that of
+    // A message of this version without the right fields gives an error of its own, not that of
     // another version.
     let socket = socket::connect(&place.folder.path().join("sock")).expect("it listens");
     let bytes = [greeting(PROTOCOL_VERSION), vec![0]].concat();

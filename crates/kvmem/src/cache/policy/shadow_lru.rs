@@ -146,7 +146,7 @@ impl ShadowLru {
         if interval != self.first {
             return interval > self.first;
         }
-        // Those of the interval that LRU has evicted are the ones used first.
+        // LRU has evicted the blocks of the interval that were used first.
         let evicted = self.blocks.saturating_sub(room as u64);
         let count = u64::from(self.counts[interval as usize % WINDOW]);
         (used - (interval << self.length_log2)) * count >= evicted << self.length_log2

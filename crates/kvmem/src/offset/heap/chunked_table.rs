@@ -31,7 +31,7 @@ use crate::offset::steps;
 pub(crate) const NIL: u32 = u32::MAX;
 
 /// Slots of each chunk, unless a table says otherwise: one per bit of a word. Of shorter chunks a
-/// large table has so many that the vector of their addresses is in no first-level cache.
+/// large table has too many for the vector of their addresses to stay in a first-level cache.
 pub(super) const CHUNK_SLOTS: usize = 128;
 /// Upper bound of the slots in a table: the last chunk is never created, so no slot is called
 /// [`NIL`].
