@@ -33,8 +33,9 @@ pub use memory_holder::{
     MemoryHolderError, MemoryHolderOptions, RetainedListed,
 };
 pub use node::{
-    BlockHandle, Event, EventKind, Events, Eviction, Listed, Located, MAX_BATCH, NO_BOUNDARY,
-    NO_NAMESPACE, NamespaceLimits, NamespaceStats, Node, NodeOptions, NodeStats, RecoveryReport,
+    BlockHandle, Event, EventKind, Events, Eviction, Listed, Located, MAX_BATCH, Miss, MissReason,
+    NO_BOUNDARY, NO_NAMESPACE, NamespaceLimits, NamespaceStats, Node, NodeOptions, NodeStats,
+    RecoveryReport,
 };
 pub use protocol::{MAX_MESSAGE, PROTOCOL_VERSION, SessionListed};
 pub use server::{

@@ -22,7 +22,9 @@ use super::{
 };
 use crate::crc;
 use crate::error::CallError;
-use crate::node::{BlockHandle, Events, Listed, Located, NO_BOUNDARY, NodeStats, PIECE_BYTES};
+use crate::node::{
+    BlockHandle, Events, Listed, Located, Miss, NO_BOUNDARY, NodeStats, PIECE_BYTES,
+};
 use crate::protocol::{Answer, Call, Commit, Key as ValueKey, Welcome};
 
 /// A client of a node. `Send + Sync`; clones share one connection, and their calls overlap.
@@ -630,6 +632,23 @@ impl NodeClient {
     ) -> Result<(Vec<Listed>, Option<u32>), ClientError> {
         self.inner.connection.call(&Call::ListNamespace { from, max }, |_, answer| match answer {
             Answer::Listed { values, next } => Ok((values, next)),
+            _ => Err(UNEXPECTED),
+        })
+    }
+
+    /// Returns at most `max` of the last misses of the client's own namespace, and why they were
+    /// misses; the last one comes first. Of each call the server remembers the first key without a
+    /// value, and of all calls the last 256.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn misses(&self, max: u32) -> Result<Vec<Miss>, ClientError> {
+        self.list_misses(false, max)
+    }
+
+    pub(super) fn list_misses(&self, all: bool, max: u32) -> Result<Vec<Miss>, ClientError> {
+        self.inner.connection.call(&Call::Misses { all, max }, |_, answer| match answer {
+            Answer::Misses(misses) => Ok(misses),
             _ => Err(UNEXPECTED),
         })
     }

@@ -3,7 +3,7 @@
 use super::ClientError;
 use super::client::NodeClient;
 use super::inner::UNEXPECTED;
-use crate::node::Listed;
+use crate::node::{Listed, Miss};
 use crate::protocol::{Answer, Call, SessionListed};
 
 /// The calls of operators on a node. The server answers them to its own user, to root and to its
@@ -30,6 +30,15 @@ impl NodeOperator {
             Answer::Listed { values, next } => Ok((values, next)),
             _ => Err(UNEXPECTED),
         })
+    }
+
+    /// Returns at most `max` of the last misses of all namespaces, as
+    /// [`NodeClient::misses`] those of one.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn misses(&self, max: u32) -> Result<Vec<Miss>, ClientError> {
+        self.client.list_misses(true, max)
     }
 
     /// Lists the clients.
@@ -60,7 +69,7 @@ impl NodeOperator {
         self.client.count(&Call::Clear { namespace })
     }
 
-    /// Ends the pins of a process that is connected who know that it no longer
+    /// Ends the pins of a process that is connected, and of which the caller knows that it no longer
     /// reads. Returns how many values were pinned.
     ///
     /// # Errors

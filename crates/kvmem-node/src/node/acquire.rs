@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use super::node::Node;
 use super::sessions::{NOWHERE, SessionPin};
-use super::stats::Counters;
 use super::{BlockHandle, EventKind, Granted, SessionIndex};
 use crate::error::{CallError, Quota};
 use crate::format::{MAX_KEY, State};
@@ -50,14 +49,12 @@ impl Node {
         now: u64,
     ) -> Result<(Vec<Option<Granted>>, Vec<u16>), CallError> {
         // First: what is pinned is not evicted for what is fetched.
-        let blocks = self.acquire(session, keys, prefix_only, now)?;
-        if !self.has_tier() || blocks.iter().all(Option::is_some) {
-            return Ok((blocks, Vec::new()));
-        }
-        let (pending, _) = self.fetch_from_tier(session, keys, prefix_only, None, 0);
-        // A value that comes is no miss.
-        let counted = if prefix_only { pending.len().min(1) } else { pending.len() };
-        self.counters.misses -= counted as u64;
+        let blocks = self.pin_found(session, keys, prefix_only, now)?;
+        let pending = match self.has_tier() && blocks.iter().any(Option::is_none) {
+            true => self.fetch_from_tier(session, keys, prefix_only, None, 0).0,
+            false => Vec::new(),
+        };
+        self.count(session, keys, &blocks, prefix_only, &pending, now);
         Ok((blocks, pending))
     }
 
@@ -77,9 +74,22 @@ impl Node {
         Ok(keys.iter().map(located).collect())
     }
 
-    /// Pins the values of keys. With `prefix_only`, the keys after the first one without a value
-    /// are not looked up.
+    /// Pins the values of keys, and counts those that have none. With `prefix_only`, the keys after
+    /// the first one without a value are not looked up.
     pub(crate) fn acquire(
+        &mut self,
+        session: SessionIndex,
+        keys: &[&[u8]],
+        prefix_only: bool,
+        now: u64,
+    ) -> Result<Vec<Option<Granted>>, CallError> {
+        let granted = self.pin_found(session, keys, prefix_only, now)?;
+        self.count(session, keys, &granted, prefix_only, &[], now);
+        Ok(granted)
+    }
+
+    /// [Acquires](Self::acquire) values without counting them.
+    fn pin_found(
         &mut self,
         session: SessionIndex,
         keys: &[&[u8]],
@@ -107,7 +117,6 @@ impl Node {
             let expired = slot.is_some_and(|slot| self.drop_if_expired(slot, now));
             withdrawn |= expired;
             let Some(slot) = slot.filter(|_| !expired) else {
-                self.counters.misses += 1;
                 granted.push(None);
                 if prefix_only {
                     break;
@@ -120,7 +129,6 @@ impl Node {
                 self.release(session, &made)?;
                 return Err(error);
             }
-            self.counters.hits += 1;
             self.pin(session, slot);
             granted.push(Some(self.granted(slot)));
         }
@@ -143,12 +151,10 @@ impl Node {
         prefix_only: bool,
         now: u64,
     ) -> (Result<Vec<Option<Granted>>, CallError>, bool) {
-        let Counters { hits, misses, .. } = self.counters;
         let acquired = self.acquire(session, keys, prefix_only, now);
         if acquired.is_ok() || release.is_empty() {
             return (acquired, !release.is_empty());
         }
-        (self.counters.hits, self.counters.misses) = (hits, misses);
         // The server releases the others also if a handle among them is stale.
         let _ = self.release_of(session, epoch, release);
         (self.acquire(session, keys, prefix_only, now), false)
@@ -254,6 +260,7 @@ impl Node {
     /// Adds a pin to an entry that is committed. A session has up to 2^32 - 1 of them: a client
     /// that requests more receives wrong counts of its own pins alone.
     pub(super) fn pin(&mut self, session: SessionIndex, slot: u32) {
+        self.locals[slot as usize].is_unused = false;
         let space = self.space_of(slot);
         let pinning = self.sessions.get_mut(session);
         match pinning.pins.entry(slot) {

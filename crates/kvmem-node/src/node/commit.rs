@@ -72,6 +72,7 @@ impl Node {
             }
             let space = self.space_of(slot);
             self.sessions.remove_reservation(session, slot, space);
+            self.locals[slot as usize].is_unused = true;
             self.enter(slot, |node| {
                 item.parent.is_some_and(|it| node.is_only_in_tier(namespace, it))
             });

@@ -32,6 +32,8 @@ pub(super) struct Local {
     pub(super) store_failed: bool,
     /// The scrubber is verifying the value: it stays at its position in its list, and is no victim.
     pub(super) verifying: bool,
+    /// A client has committed the value, and nobody has acquired it since.
+    pub(super) is_unused: bool,
 }
 
 impl Local {
@@ -49,6 +51,7 @@ impl Local {
             storing: false,
             store_failed: false,
             verifying: false,
+            is_unused: false,
         }
     }
 

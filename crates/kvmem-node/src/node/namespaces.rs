@@ -7,6 +7,7 @@ use kvmem::cache::History;
 
 use super::lists::{Lists, PRIORITIES};
 use super::local::Local;
+use super::misses::MissCounts;
 use super::node::Node;
 use super::{Evicted, NamespaceLimits};
 use crate::error::{BadIndex, CallError, Quota, TooMany};
@@ -30,6 +31,11 @@ pub(super) struct Namespace {
     /// Values that are pinned.
     pub(super) pinned: u64,
     pub(super) pinned_bytes: u64,
+    /// Keys that were acquired and had a value, and the others, since the server started.
+    pub(super) hits: u64,
+    pub(super) misses: MissCounts,
+    /// Values that left the memory before anybody acquired them.
+    pub(super) evicted_unused: u64,
     /// Values that can be evicted, by priority.
     lists: [Lists; PRIORITIES],
 }
@@ -162,6 +168,11 @@ impl Namespaces {
         &self.all[usize::from(namespace)]
     }
 
+    /// Returns a namespace that exists.
+    pub(super) fn find(&mut self, namespace: u16) -> Option<&mut Namespace> {
+        self.all.get_mut(usize::from(namespace))
+    }
+
     pub(super) fn all(&self) -> &[Namespace] {
         &self.all
     }
@@ -257,6 +268,9 @@ impl Node {
             namespace.events_from = events_from;
             (namespace.name, namespace.limits) = (name.to_owned(), limits);
             namespace.made_by = user;
+            (namespace.hits, namespace.evicted_unused) = (0, 0);
+            namespace.misses = MissCounts::default();
+            self.forget_namespace(number);
             number
         };
         self.join_namespace(name, number);
@@ -330,6 +344,9 @@ impl Node {
             entries: 0,
             pinned: 0,
             pinned_bytes: 0,
+            hits: 0,
+            misses: MissCounts::default(),
+            evicted_unused: 0,
             lists,
         });
     }

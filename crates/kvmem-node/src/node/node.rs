@@ -12,9 +12,11 @@ use siphasher::sip::SipHasher13;
 
 use super::chains::Chains;
 use super::ending::Ending;
-use super::events::{EventKind, EventLog};
+use super::events::{EventKind, EventLog, NO_NAMESPACE};
+use super::ghosts::Ghosts;
 use super::holders::Holders;
 use super::local::Local;
+use super::misses::RecentMisses;
 use super::namespaces::Namespaces;
 use super::sessions::Sessions;
 use super::stats::Counters;
@@ -22,6 +24,7 @@ use super::tier::TierQueue;
 use super::{BlockHandle, Eviction, Granted, NO_BOUNDARY, NodeMemory, NodeOptions};
 use crate::error::{BadIndex, CallError, NodeError};
 use crate::format::{EntryCell, Header, MAX_KEY, State, Word};
+use crate::socket::now_ms;
 
 /// Values under keys in the memory of a node, in the state of the server.
 ///
@@ -52,6 +55,11 @@ pub struct Node {
     pub(super) ending: Ending,
     pub(super) events: EventLog,
     pub(super) counters: Counters,
+    /// Values that have left the memory.
+    pub(super) ghosts: Ghosts,
+    pub(super) recent_misses: RecentMisses,
+    /// The namespace that a block is being reserved for; [`NO_NAMESPACE`]: none.
+    pub(super) evicting_for: u16,
     /// Pins of the server: values that are being removed from the tier, or verified.
     pub(super) server_pins: HashMap<u32, u32>,
     pub(super) tier: Option<TierQueue>,
@@ -99,6 +107,9 @@ impl Node {
             ending: Ending::default(),
             events: EventLog::new(options.max_events),
             counters: Counters::default(),
+            ghosts: Ghosts::new(memory.header.entries),
+            recent_misses: RecentMisses::default(),
+            evicting_for: NO_NAMESPACE,
             server_pins: HashMap::new(),
             tier: None,
             next_order: 1,
@@ -238,14 +249,15 @@ impl Node {
         self.queue(slot);
     }
 
-    /// Ends the look-ups of an entry.
-    pub(super) fn leave(&mut self, slot: u32, key_len: u8) {
+    /// Ends the look-ups of an entry. Returns the hash of its key.
+    pub(super) fn leave(&mut self, slot: u32, key_len: u8) -> u64 {
         let entry = &self.memory.entries()[slot as usize];
         let (namespace, key): (_, [u8; MAX_KEY]) = (entry.namespace(), entry.key());
         let hash = Node::hash(self.memory.header.hash_key, namespace, &key[..key_len.into()]);
         if let Ok(found) = self.by_key.find_entry(hash, |other| *other == slot) {
             found.remove();
         }
+        hash
     }
 
     /// Returns what was mapped, and where it lies.
@@ -383,7 +395,8 @@ impl Node {
         if uncovers {
             self.note_removal();
         }
-        self.leave(slot, word.key_len);
+        let hash = self.leave(slot, word.key_len);
+        self.add_ghost(slot, hash, kind, now_ms());
         let stays_in_tier = kind == EventKind::Evicted && self.entry(slot).is_clean();
         if stays_in_tier {
             self.note_parent_of_stored(slot);

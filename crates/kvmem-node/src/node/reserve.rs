@@ -3,7 +3,7 @@
 use kvmem::offset::{AllocError, RawAllocation};
 
 use super::node::Node;
-use super::{Granted, SessionIndex};
+use super::{Granted, NO_NAMESPACE, SessionIndex};
 use crate::error::{CallError, Quota};
 
 impl Node {
@@ -60,6 +60,18 @@ impl Node {
 
     /// Makes an entry a reservation of a session, or of the server.
     pub(super) fn reserve_block(
+        &mut self,
+        session: Option<SessionIndex>,
+        namespace: u16,
+        size: u64,
+    ) -> Result<u32, CallError> {
+        self.evicting_for = namespace;
+        let made = self.reserve_evicting(session, namespace, size);
+        self.evicting_for = NO_NAMESPACE;
+        made
+    }
+
+    fn reserve_evicting(
         &mut self,
         session: Option<SessionIndex>,
         namespace: u16,

@@ -3,6 +3,7 @@
 use kvmem::tier::TierState;
 use serde::{Deserialize, Serialize};
 
+use super::misses::{MissCounts, MissReason};
 use super::node::Node;
 use crate::format::State;
 
@@ -10,7 +11,8 @@ use crate::format::State;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Counters {
     pub(super) hits: u64,
-    pub(super) misses: u64,
+    pub(super) misses: MissCounts,
+    pub(super) evicted_unused: u64,
     pub(super) reserved: u64,
     pub(super) committed: u64,
     pub(super) removed: u64,
@@ -60,7 +62,31 @@ kvmem::stats! {
         /// Keys that were acquired and had a value.
         hits: u64 [Counter "kvmem_node_hits_total" "keys"],
         /// Keys that were acquired and had none.
-        misses: u64 [Counter "kvmem_node_misses_total" "keys"],
+        misses: u64,
+        /// Those of them whose key has had no value that the server remembers.
+        never_stored_misses: u64 [Counter "kvmem_node_misses_total" "keys"
+            "reason" = "never-stored" "Keys that were acquired and had no value."],
+        /// Those whose value was evicted for others.
+        evicted_misses: u64 [Counter "kvmem_node_misses_total" "keys"
+            "reason" = "evicted" "Keys that were acquired and had no value."],
+        /// Those whose value's time was over.
+        expired_misses: u64 [Counter "kvmem_node_misses_total" "keys"
+            "reason" = "expired" "Keys that were acquired and had no value."],
+        /// Those whose value was removed.
+        removed_misses: u64 [Counter "kvmem_node_misses_total" "keys"
+            "reason" = "removed" "Keys that were acquired and had no value."],
+        /// Those whose value's bytes did not have their checksum.
+        damaged_misses: u64 [Counter "kvmem_node_misses_total" "keys"
+            "reason" = "damaged" "Keys that were acquired and had no value."],
+        /// Those whose value was evicted to the tier, which does not work now.
+        tier_away_misses: u64 [Counter "kvmem_node_misses_total" "keys"
+            "reason" = "tier-away" "Keys that were acquired and had no value."],
+        /// Those whose value was evicted to the tier, which has let it go since.
+        tier_lost_misses: u64 [Counter "kvmem_node_misses_total" "keys"
+            "reason" = "tier-lost" "Keys that were acquired and had no value."],
+        /// Those whose value the tier has and could not bring.
+        not_fetched_misses: u64 [Counter "kvmem_node_misses_total" "keys"
+            "reason" = "not-fetched" "Keys that were acquired and had no value."],
         /// Blocks that were reserved.
         reserved_total: u64 [Counter "kvmem_node_reserved_total" "blocks"],
         /// Values that were committed.
@@ -69,6 +95,8 @@ kvmem::stats! {
         removed_total: u64 [Counter "kvmem_node_removed_total" "values"],
         /// Values that were evicted for others.
         evicted_total: u64 [Counter "kvmem_node_evictions_total" "values"],
+        /// Values that were evicted, or whose time was over, before anybody acquired them.
+        evicted_unused_total: u64 [Counter "kvmem_node_evicted_unused_total" "values"],
         /// Values whose time was over.
         expired_total: u64 [Counter "kvmem_node_expired_total" "values"],
         /// Reservations that were fenced: their client was silent for longer than its lease.
@@ -110,6 +138,36 @@ kvmem::stats! {
         pinned_bytes: u64 [Gauge "kvmem_node_namespace_pinned_bytes" "bytes"],
         /// Share of the memory, compared with those of the other namespaces.
         share: u32 [Gauge "kvmem_node_namespace_share" "shares"],
+        /// Keys of the namespace that were acquired and had a value.
+        hits: u64 [Counter "kvmem_node_namespace_hits_total" "keys"],
+        /// Keys that were acquired and had none.
+        misses: u64,
+        /// Those of them whose key has had no value that the server remembers.
+        never_stored_misses: u64 [Counter "kvmem_node_namespace_misses_total" "keys"
+            "reason" = "never-stored" "Keys of the namespace that were acquired and had no value."],
+        /// Those whose value was evicted for others.
+        evicted_misses: u64 [Counter "kvmem_node_namespace_misses_total" "keys"
+            "reason" = "evicted" "Keys of the namespace that were acquired and had no value."],
+        /// Those whose value's time was over.
+        expired_misses: u64 [Counter "kvmem_node_namespace_misses_total" "keys"
+            "reason" = "expired" "Keys of the namespace that were acquired and had no value."],
+        /// Those whose value was removed.
+        removed_misses: u64 [Counter "kvmem_node_namespace_misses_total" "keys"
+            "reason" = "removed" "Keys of the namespace that were acquired and had no value."],
+        /// Those whose value's bytes did not have their checksum.
+        damaged_misses: u64 [Counter "kvmem_node_namespace_misses_total" "keys"
+            "reason" = "damaged" "Keys of the namespace that were acquired and had no value."],
+        /// Those whose value was evicted to the tier, which does not work now.
+        tier_away_misses: u64 [Counter "kvmem_node_namespace_misses_total" "keys"
+            "reason" = "tier-away" "Keys of the namespace that were acquired and had no value."],
+        /// Those whose value was evicted to the tier, which has let it go since.
+        tier_lost_misses: u64 [Counter "kvmem_node_namespace_misses_total" "keys"
+            "reason" = "tier-lost" "Keys of the namespace that were acquired and had no value."],
+        /// Those whose value the tier has and could not bring.
+        not_fetched_misses: u64 [Counter "kvmem_node_namespace_misses_total" "keys"
+            "reason" = "not-fetched" "Keys of the namespace that were acquired and had no value."],
+        /// Values that were evicted, or whose time was over, before anybody acquired them.
+        evicted_unused_total: u64 [Counter "kvmem_node_namespace_evicted_unused_total" "values"],
     }
 }
 
@@ -136,6 +194,17 @@ impl Node {
             pinned: it.pinned,
             pinned_bytes: it.pinned_bytes,
             share: it.limits.share,
+            hits: it.hits,
+            misses: it.misses.all(),
+            never_stored_misses: it.misses.of(MissReason::NeverStored),
+            evicted_misses: it.misses.of(MissReason::Evicted),
+            expired_misses: it.misses.of(MissReason::Expired),
+            removed_misses: it.misses.of(MissReason::Removed),
+            damaged_misses: it.misses.of(MissReason::Damaged),
+            tier_away_misses: it.misses.of(MissReason::TierAway),
+            tier_lost_misses: it.misses.of(MissReason::TierLost),
+            not_fetched_misses: it.misses.of(MissReason::NotFetched),
+            evicted_unused_total: it.evicted_unused,
         });
         NodeStats {
             capacity: metrics.capacity,
@@ -153,11 +222,20 @@ impl Node {
                 + self.unfinished_reads.iter().map(|slot| self.space_of(*slot)).sum::<u64>(),
             dead_bytes: self.chains.dead_bytes(),
             hits: counters.hits,
-            misses: counters.misses,
+            misses: counters.misses.all(),
+            never_stored_misses: counters.misses.of(MissReason::NeverStored),
+            evicted_misses: counters.misses.of(MissReason::Evicted),
+            expired_misses: counters.misses.of(MissReason::Expired),
+            removed_misses: counters.misses.of(MissReason::Removed),
+            damaged_misses: counters.misses.of(MissReason::Damaged),
+            tier_away_misses: counters.misses.of(MissReason::TierAway),
+            tier_lost_misses: counters.misses.of(MissReason::TierLost),
+            not_fetched_misses: counters.misses.of(MissReason::NotFetched),
             reserved_total: counters.reserved,
             committed_total: counters.committed,
             removed_total: counters.removed,
             evicted_total: counters.evicted,
+            evicted_unused_total: counters.evicted_unused,
             expired_total: counters.expired,
             fenced_total: counters.fenced,
             out_of_space_total: counters.out_of_space,

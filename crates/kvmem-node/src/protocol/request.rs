@@ -153,4 +153,9 @@ pub(crate) enum Call<'a> {
         from: u32,
         max: u32,
     },
+    /// The last misses of the session's namespace, or, of operators, of all.
+    Misses {
+        all: bool,
+        max: u32,
+    },
 }

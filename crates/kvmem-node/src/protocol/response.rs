@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::CallError;
-use crate::node::{Events, Granted, Listed, Located, NodeStats};
+use crate::node::{Events, Granted, Listed, Located, Miss, NodeStats};
 
 /// A message of the server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -51,6 +51,7 @@ pub(crate) enum Answer {
     Sessions(Vec<SessionListed>),
     /// To [`Locate`](super::Call::Locate): one element for each key.
     Located(Vec<Located>),
+    Misses(Vec<Miss>),
 }
 
 /// Answer to the greeting of a client.

@@ -10,8 +10,8 @@ use kvmem_testkit::fixture::{from_hex, text_fixture, to_hex, to_text};
 use super::*;
 use crate::error::{CallError, Quota, TooMany};
 use crate::node::{
-    BlockHandle, Event, EventKind, Events, Granted, Listed, Located, NO_NAMESPACE, NamespaceStats,
-    NodeStats,
+    BlockHandle, Event, EventKind, Events, Granted, Listed, Located, Miss, MissReason,
+    NO_NAMESPACE, NamespaceStats, NodeStats,
 };
 use crate::session_file::SessionFile;
 use crate::{ring, session_file};
@@ -65,6 +65,7 @@ fn calls() -> Vec<Call<'static>> {
         Call::ReclaimPins { pid: 77 },
         Call::Locate { keys: keys() },
         Call::ListNamespace { from: 1, max: 2 },
+        Call::Misses { all: true, max: 2 },
     ]
 }
 
@@ -114,6 +115,15 @@ fn answers() -> Vec<Answer> {
         connected: true,
         silent_ms: 3,
     };
+    let misses = MissReason::ALL.map(|reason| Miss {
+        namespace: "model".to_owned(),
+        key: b"key".to_vec(),
+        reason,
+        ago_ms: 1,
+        gone_s: Some(2),
+        evicted_for: Some("other".to_owned()),
+        priority: Some(3),
+    });
     let namespace = NamespaceStats { name: "model".to_owned(), share: 3, ..Default::default() };
     let stats = NodeStats { capacity: 1, namespaces: vec![namespace], ..NodeStats::default() };
     vec![
@@ -129,6 +139,7 @@ fn answers() -> Vec<Answer> {
         Answer::Listed { values: vec![listed], next: Some(8) },
         Answer::Sessions(vec![session]),
         Answer::Located(vec![Located { in_memory: true, in_tier: false }]),
+        Answer::Misses(misses.into()),
     ]
 }
 

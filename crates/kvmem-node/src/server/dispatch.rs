@@ -228,6 +228,14 @@ impl NodeServer {
                     self.node.list(Some(namespace), from, max.min(MAX_LISTED), now);
                 Ok(Some(Answer::Listed { values, next }))
             }
+            Call::Misses { all, max } => {
+                if all {
+                    self.check_operator(connection)?;
+                }
+                let namespace = (!all).then(|| self.node.namespace_number(session));
+                let max = max.min(MAX_LISTED) as usize;
+                Ok(Some(Answer::Misses(self.node.misses(namespace, max, now))))
+            }
             Call::Sessions => {
                 self.check_operator(connection)?;
                 Ok(Some(Answer::Sessions(self.list_sessions(connection, session, now))))
@@ -439,7 +447,9 @@ fn elements_of(call: &Call<'_>) -> usize {
         Call::Commit { items } => items.len(),
         Call::Release { handles, .. } => handles.len(),
         Call::Damaged { handles } => handles.len(),
-        Call::Events { max, .. } | Call::List { max, .. } => (*max).min(MAX_LISTED) as usize,
+        Call::Events { max, .. } | Call::List { max, .. } | Call::Misses { max, .. } => {
+            (*max).min(MAX_LISTED) as usize
+        }
         // These look at all sessions, values or namespaces.
         Call::ListNamespace { .. }
         | Call::Sessions

@@ -133,6 +133,7 @@ fn members_of_a_read_only_group_only_read() {
     assert_eq!(call_error(reader.as_operator().clear(None)), CallError::NotOperator);
     assert_eq!(call_error(reader.as_operator().list(0, 1)), CallError::NotOperator);
     assert_eq!(call_error(reader.as_operator().sessions()), CallError::NotOperator);
+    assert_eq!(call_error(reader.as_operator().misses(1)), CallError::NotOperator);
     assert_eq!(call_error(reader.as_operator().evict(None, 1)), CallError::NotOperator);
     assert_eq!(call_error(reader.as_operator().reclaim_pins(1)), CallError::NotOperator);
     // A member of both groups has the greater right.

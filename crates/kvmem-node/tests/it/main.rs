@@ -10,6 +10,7 @@ mod fixed;
 mod histories;
 mod liveness;
 mod memory_holder;
+mod misses;
 mod registrars;
 mod reported;
 #[path = "../../../kvmem-tier/tests/it/simulated.rs"]

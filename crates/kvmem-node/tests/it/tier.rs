@@ -27,7 +27,9 @@ pub(crate) struct MapTier {
     pub(crate) fetches: AtomicUsize,
     /// While it is set, no call ends.
     pub(crate) hangs: AtomicBool,
-    fails: AtomicBool,
+    pub(crate) fails: AtomicBool,
+    /// It is away: nothing is found.
+    pub(crate) is_away: AtomicBool,
     /// Values that the tier has let go.
     evictions: AtomicU64,
 }
@@ -73,6 +75,9 @@ impl Tier for MapTier {
     }
 
     fn len_of(&self, key: &[u8]) -> Lookup {
+        if self.is_away.load(Ordering::Relaxed) {
+            return Lookup::Missing;
+        }
         self.values
             .lock()
             .expect("no panic")
@@ -115,18 +120,25 @@ impl Tier for MapTier {
     fn evictions(&self) -> u64 {
         self.evictions.load(Ordering::Relaxed)
     }
+
+    fn state(&self) -> TierState {
+        match self.is_away.load(Ordering::Relaxed) {
+            true => TierState::Away,
+            false => TierState::Working,
+        }
+    }
 }
 
-fn node() -> Node {
+pub(crate) fn node() -> Node {
     Node::create(memory(1 << 20), NodeOptions::default()).expect("possible")
 }
 
-fn value(key: u8) -> Vec<u8> {
+pub(crate) fn value(key: u8) -> Vec<u8> {
     vec![key ^ 0x5A; 60_000 + usize::from(key)]
 }
 
 /// Stores more than fits, slowly enough for the tier to take all of it.
-fn fill(client: &NodeClient, tier: &MapTier, keys: std::ops::Range<u8>) {
+pub(crate) fn fill(client: &NodeClient, tier: &MapTier, keys: std::ops::Range<u8>) {
     for key in keys {
         client.insert([key], &value(key)).expect("there is space");
         let full = client.stats().expect("a call").used > 700_000;

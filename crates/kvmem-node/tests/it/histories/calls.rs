@@ -300,7 +300,7 @@ impl World {
             events.take_expired(&mut self.model);
             if let Some(id) = self.model.find(namespace, key) {
                 events.expect(EventKind::Removed, namespace, key);
-                self.model.withdraw(id);
+                self.model.withdraw(id, EventKind::Removed);
                 removed += 1;
             }
         }

@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use kvmem_node::{CallError, Event, EventKind, NamespaceLimits, NodeOptions, Quota};
+use kvmem_node::{
+    CallError, Event, EventKind, MissReason, NamespaceLimits, NamespaceStats, NodeOptions, Quota,
+};
 use kvmem_testkit::oracle::Oracle;
 
 /// Numbers a block, in the order of the reservations.
@@ -32,6 +34,8 @@ pub(super) struct Block {
     pub(super) pinned_by: usize,
     /// It can be found under its key.
     pub(super) committed: bool,
+    /// Somebody has acquired it.
+    acquired: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -40,6 +44,8 @@ pub(super) struct Namespace {
     pub(super) limits: NamespaceLimits,
     pub(super) bytes: u64,
     entries: u64,
+    /// The hits, misses and wasted values; the rest is empty.
+    pub(super) counts: NamespaceStats,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -55,6 +61,8 @@ pub(super) struct Model {
     pub(super) options: NodeOptions,
     pub(super) blocks: HashMap<Id, Block>,
     by_key: HashMap<(usize, Vec<u8>), Id>,
+    /// Why keys have no value any more.
+    gone: HashMap<(usize, Vec<u8>), MissReason>,
     pub(super) namespaces: Vec<Namespace>,
     pub(super) sessions: HashMap<SessionId, Session>,
     /// The extents of all blocks: they never overlap.
@@ -84,7 +92,7 @@ impl Explained {
             let id = model.find(event.namespace.into(), &event.key);
             let expired = id.filter(|id| model.blocks[id].expired);
             let Some(id) = expired.filter(|_| event.kind == EventKind::Evicted) else { break };
-            model.withdraw(id);
+            model.withdraw(id, EventKind::Evicted);
             self.events.pop_front();
         }
     }
@@ -114,7 +122,7 @@ impl Explained {
         }
         self.events.pop_front();
         let space = model.blocks[&id].space;
-        model.withdraw(id);
+        model.withdraw(id, EventKind::Evicted);
         Some(space)
     }
 
@@ -125,7 +133,7 @@ impl Explained {
         while let Some(event) = self.events.pop_front() {
             assert_eq!((event.kind, event.namespace.into()), (EventKind::Removed, namespace));
             let id = model.find(namespace, &event.key).expect("it was there");
-            model.withdraw(id);
+            model.withdraw(id, EventKind::Removed);
             removed += 1;
             self.take_expired(model);
         }
@@ -145,6 +153,7 @@ impl Model {
             options,
             blocks: HashMap::new(),
             by_key: HashMap::new(),
+            gone: HashMap::new(),
             namespaces: Vec::new(),
             sessions: HashMap::new(),
             space: Oracle::new(capacity, None),
@@ -160,7 +169,13 @@ impl Model {
         }
         let own = self.options.limits.iter().find(|(of, _)| of == name);
         let limits = own.map_or(self.options.default_limits, |(_, limits)| *limits);
-        self.namespaces.push(Namespace { name, limits, bytes: 0, entries: 0 });
+        self.namespaces.push(Namespace {
+            name,
+            limits,
+            bytes: 0,
+            entries: 0,
+            counts: NamespaceStats::default(),
+        });
         self.namespaces.len() - 1
     }
 
@@ -229,7 +244,7 @@ impl Model {
     }
 
     /// A value can no longer be found.
-    pub(super) fn withdraw(&mut self, id: Id) {
+    pub(super) fn withdraw(&mut self, id: Id, kind: EventKind) {
         if self.blocks[&id].pinned_by == 0 {
             self.raise_parent(id);
         }
@@ -237,6 +252,14 @@ impl Model {
         block.committed = false;
         let (namespace, key) = (block.namespace, block.key.clone().expect("it is a value"));
         let pinned = block.pinned_by > 0;
+        let reason = match kind {
+            EventKind::Removed => MissReason::Removed,
+            EventKind::Evicted if block.expired => MissReason::Expired,
+            _ => MissReason::Evicted,
+        };
+        self.gone.insert((namespace, key.clone()), reason);
+        let is_unused = kind == EventKind::Evicted && !block.acquired;
+        self.namespaces[namespace].counts.evicted_unused_total += u64::from(is_unused);
         assert_eq!(self.by_key.remove(&(namespace, key)), Some(id));
         if !pinned {
             self.free(id);
@@ -249,6 +272,14 @@ impl Model {
         (namespace.bytes, namespace.entries) =
             (namespace.bytes - block.space, namespace.entries - 1);
         assert_eq!(self.space.free(block.offset).expect("it was allocated"), block.space);
+    }
+
+    /// A server that begins has counted nothing, and does not know who has acquired what.
+    pub(super) fn restart(&mut self) {
+        self.gone.clear();
+        self.namespaces.iter_mut().for_each(|it| it.counts = NamespaceStats::default());
+        let values = self.blocks.values_mut().filter(|it| it.key.is_some());
+        values.for_each(|it| it.acquired = true);
     }
 
     fn max_blocks(&self) -> u64 {
@@ -264,6 +295,7 @@ impl Model {
     pub(super) fn pin(&mut self, session: SessionId, id: Id) {
         let count = self.sessions.get_mut(&session).expect("it lives").pins.entry(id).or_default();
         *count += 1;
+        self.blocks.get_mut(&id).expect("it is a block").acquired = true;
         if *count == 1 {
             self.blocks.get_mut(&id).expect("it is a block").pinned_by += 1;
             if self.blocks[&id].pinned_by == 1 && self.blocks[&id].committed {
@@ -345,6 +377,22 @@ impl Model {
         for id in found.iter().rev().flatten() {
             self.note_use(*id);
         }
+        for (key, found) in keys.iter().zip(&found) {
+            let gone = || self.gone.get(&(namespace, key.clone())).copied();
+            let reason = || gone().unwrap_or(MissReason::NeverStored);
+            let counts = &mut self.namespaces[namespace].counts;
+            if found.is_some() {
+                counts.hits += 1;
+                continue;
+            }
+            counts.misses += 1;
+            *match reason() {
+                MissReason::NeverStored => &mut counts.never_stored_misses,
+                MissReason::Expired => &mut counts.expired_misses,
+                MissReason::Removed => &mut counts.removed_misses,
+                _ => &mut counts.evicted_misses,
+            } += 1;
+        }
         found.resize(keys.len(), None);
         Ok(found)
     }
@@ -399,7 +447,7 @@ impl Model {
             events.take_expired(self);
             if let Some(old) = self.find(namespace, key) {
                 events.expect(EventKind::Replaced, namespace, key);
-                self.withdraw(old);
+                self.withdraw(old, EventKind::Replaced);
             }
             self.by_key.insert((namespace, key.clone()), *id);
             let block = self.blocks.get_mut(id).expect("it is a block");
@@ -463,6 +511,7 @@ impl Model {
                 expired: false,
                 pinned_by: 0,
                 committed: false,
+                acquired: false,
             };
             self.next += 1;
             self.blocks.insert(self.next, block);

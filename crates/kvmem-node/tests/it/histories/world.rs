@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use kvmem_node::{
-    ConnectOptions, EventKind, NamespaceLimits, Node, NodeClient, NodeOptions, NodeServer,
-    ServerOptions,
+    ConnectOptions, EventKind, NamespaceLimits, NamespaceStats, Node, NodeClient, NodeOptions,
+    NodeServer, ServerOptions,
 };
 use kvmem_testkit::random::Random;
 
@@ -209,6 +209,12 @@ impl World {
             assert_eq!((&*found.name, found.bytes), (expected.name, expected.bytes));
             assert_eq!((found.pinned, found.pinned_bytes), (pinned, pinned_bytes));
             assert!(found.bytes <= expected.limits.max_bytes);
+            let counts = |it: &NamespaceStats| {
+                let hits = [it.hits, it.misses, it.evicted_unused_total];
+                let reasons = [it.never_stored_misses, it.evicted_misses, it.expired_misses];
+                (hits, reasons, it.removed_misses)
+            };
+            assert_eq!(counts(found), counts(&expected.counts));
         }
         if self.random.once_in(8) {
             self.check_list();
@@ -241,6 +247,7 @@ impl World {
     pub(super) fn restart(&mut self) {
         self.call = "a restart".to_owned();
         self.done.restarts += 1;
+        self.model.restart();
         let node = self.server.take().expect("it runs").stop();
         node.check().expect("the invariants hold");
         drop(node);
