@@ -239,6 +239,30 @@
 /// Eviction: a value that is not used again soon after its insertion goes first.
 #define KVMEM_EVICT_SCAN_RESISTANT 1
 
+/// A miss: no value of the key was ever stored, as far as the server knows.
+#define KVMEM_NODE_MISS_NEVER_STORED 0
+
+/// A miss: the value was evicted for others.
+#define KVMEM_NODE_MISS_EVICTED 1
+
+/// A miss: the time of the value was over.
+#define KVMEM_NODE_MISS_EXPIRED 2
+
+/// A miss: a client or an operator removed the value.
+#define KVMEM_NODE_MISS_REMOVED 3
+
+/// A miss: the bytes of the value did not have their checksum.
+#define KVMEM_NODE_MISS_DAMAGED 4
+
+/// A miss: the value is in the tier, which is away or detached.
+#define KVMEM_NODE_MISS_TIER_AWAY 5
+
+/// A miss: the value was evicted to the tier, which has let it go since.
+#define KVMEM_NODE_MISS_TIER_LOST 6
+
+/// A miss: the tier has the value and did not bring it.
+#define KVMEM_NODE_MISS_NOT_FETCHED 7
+
 /// The largest size of a key of a node, in bytes. An empty or longer key fails with
 /// KVMEM_ERR_INVALID_ARGUMENT; use a hash of it.
 #define KVMEM_NODE_MAX_KEY_BYTES 64
@@ -1631,6 +1655,30 @@ typedef struct kvmem_node_session {
     uint32_t is_connected;
 } kvmem_node_session;
 
+/// A key that was acquired and had no value.
+typedef struct kvmem_node_miss {
+    /// The name of its namespace, with a NUL behind it.
+    char namespace_name[64];
+    /// The name of the namespace for whose block the value was evicted, with a NUL behind it; "":
+    /// for none.
+    char evicted_for[64];
+    /// The key. The bytes after it are 0.
+    uint8_t key[64];
+    /// Number of bytes of the key.
+    uint64_t key_bytes;
+    /// Milliseconds since the miss.
+    uint64_t ago_ms;
+    /// Seconds between the moment when the value left the memory and the miss; UINT64_MAX: the
+    /// server does not know a value of the key.
+    uint64_t gone_s;
+    /// Why there was no value: KVMEM_NODE_MISS_NEVER_STORED, KVMEM_NODE_MISS_EVICTED,
+    /// KVMEM_NODE_MISS_EXPIRED, KVMEM_NODE_MISS_REMOVED, KVMEM_NODE_MISS_DAMAGED,
+    /// KVMEM_NODE_MISS_TIER_AWAY, KVMEM_NODE_MISS_TIER_LOST or KVMEM_NODE_MISS_NOT_FETCHED.
+    uint32_t reason;
+    /// The priority of the value; UINT32_MAX: the server does not know a value of the key.
+    uint32_t priority;
+} kvmem_node_miss;
+
 /// Options of a client of a node. Fill them in with kvmem_node_client_options_init first.
 typedef struct kvmem_node_client_options {
     /// Size of this structure in bytes, as the program knows it.
@@ -1781,6 +1829,22 @@ typedef struct kvmem_node_stats {
     uint64_t hits;
     /// Keys that were acquired and had none.
     uint64_t misses;
+    /// Those of them whose key has had no value that the server remembers.
+    uint64_t never_stored_misses;
+    /// Those whose value was evicted for others.
+    uint64_t evicted_misses;
+    /// Those whose value's time was over.
+    uint64_t expired_misses;
+    /// Those whose value was removed.
+    uint64_t removed_misses;
+    /// Those whose value's bytes did not have their checksum.
+    uint64_t damaged_misses;
+    /// Those whose value was evicted to the tier, which does not work now.
+    uint64_t tier_away_misses;
+    /// Those whose value was evicted to the tier, which has let it go since.
+    uint64_t tier_lost_misses;
+    /// Those whose value the tier has and could not bring.
+    uint64_t not_fetched_misses;
     /// Blocks that were reserved.
     uint64_t reserved_total;
     /// Values that were committed.
@@ -1789,6 +1853,8 @@ typedef struct kvmem_node_stats {
     uint64_t removed_total;
     /// Values that were evicted for others.
     uint64_t evicted_total;
+    /// Values that were evicted, or whose time was over, before anybody acquired them.
+    uint64_t evicted_unused_total;
     /// Values whose time was over.
     uint64_t expired_total;
     /// Reservations that were fenced: their client was silent for longer than its lease.
@@ -3021,6 +3087,21 @@ kvmem_status kvmem_node_operator_sessions(const struct kvmem_node_client *client
                                           struct kvmem_node_session *out_sessions,
                                           uint64_t capacity,
                                           uint64_t *out_count);
+
+/// Lists the last misses of the client's own namespace, at most `capacity`, in `out_misses`, the
+/// last one first. `out_count` receives how many were written. Of each call the server remembers
+/// the first key without a value, and of all calls the last 256. Any client may call it.
+kvmem_status kvmem_node_client_misses(const struct kvmem_node_client *client,
+                                      struct kvmem_node_miss *out_misses,
+                                      uint64_t capacity,
+                                      uint64_t *out_count);
+
+/// Lists the last misses of all namespaces, as kvmem_node_client_misses those of one, for
+/// operators.
+kvmem_status kvmem_node_operator_misses(const struct kvmem_node_client *client,
+                                        struct kvmem_node_miss *out_misses,
+                                        uint64_t capacity,
+                                        uint64_t *out_count);
 
 /// Evicts values of at least `bytes`, in the usual order, for operators: those of the namespace
 /// `namespace_name` (may be NULL: of all). `out_evicted` (may be NULL) receives the bytes of the

@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 
 use kvmem_node::format::{MAX_KEY, MAX_NAMESPACE_NAME};
-use kvmem_node::{ClientError, Listed, NodeClient, SessionListed};
+use kvmem_node::{ClientError, Listed, Miss, MissReason, NodeClient, SessionListed};
 
 use crate::argument::{Handle, In, Out};
 use crate::node_client::kvmem_node_client;
@@ -53,6 +53,49 @@ pub struct kvmem_node_session {
     pub is_connected: u32,
 }
 
+/// A miss: no value of the key was ever stored, as far as the server knows.
+pub const KVMEM_NODE_MISS_NEVER_STORED: u32 = 0;
+/// A miss: the value was evicted for others.
+pub const KVMEM_NODE_MISS_EVICTED: u32 = 1;
+/// A miss: the time of the value was over.
+pub const KVMEM_NODE_MISS_EXPIRED: u32 = 2;
+/// A miss: a client or an operator removed the value.
+pub const KVMEM_NODE_MISS_REMOVED: u32 = 3;
+/// A miss: the bytes of the value did not have their checksum.
+pub const KVMEM_NODE_MISS_DAMAGED: u32 = 4;
+/// A miss: the value is in the tier, which is away or detached.
+pub const KVMEM_NODE_MISS_TIER_AWAY: u32 = 5;
+/// A miss: the value was evicted to the tier, which has let it go since.
+pub const KVMEM_NODE_MISS_TIER_LOST: u32 = 6;
+/// A miss: the tier has the value and did not bring it.
+pub const KVMEM_NODE_MISS_NOT_FETCHED: u32 = 7;
+
+/// A key that was acquired and had no value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvmem_node_miss {
+    /// The name of its namespace, with a NUL behind it.
+    pub namespace_name: [c_char; 64],
+    /// The name of the namespace for whose block the value was evicted, with a NUL behind it; "":
+    /// for none.
+    pub evicted_for: [c_char; 64],
+    /// The key. The bytes after it are 0.
+    pub key: [u8; 64],
+    /// Number of bytes of the key.
+    pub key_bytes: u64,
+    /// Milliseconds since the miss.
+    pub ago_ms: u64,
+    /// Seconds between the moment when the value left the memory and the miss; UINT64_MAX: the
+    /// server does not know a value of the key.
+    pub gone_s: u64,
+    /// Why there was no value: KVMEM_NODE_MISS_NEVER_STORED, KVMEM_NODE_MISS_EVICTED,
+    /// KVMEM_NODE_MISS_EXPIRED, KVMEM_NODE_MISS_REMOVED, KVMEM_NODE_MISS_DAMAGED,
+    /// KVMEM_NODE_MISS_TIER_AWAY, KVMEM_NODE_MISS_TIER_LOST or KVMEM_NODE_MISS_NOT_FETCHED.
+    pub reason: u32,
+    /// The priority of the value; UINT32_MAX: the server does not know a value of the key.
+    pub priority: u32,
+}
+
 fn name_of(name: &str) -> [c_char; NAME_BYTES] {
     let mut bytes = [0; NAME_BYTES];
     // A server sends no longer name; this library does not depend on it.
@@ -62,19 +105,50 @@ fn name_of(name: &str) -> [c_char; NAME_BYTES] {
     bytes
 }
 
+/// Returns a key with zeros behind it, and its length.
+fn key_of(bytes: &[u8]) -> ([u8; MAX_KEY], u64) {
+    let mut key = [0; MAX_KEY];
+    let len = bytes.len().min(MAX_KEY);
+    key[..len].copy_from_slice(&bytes[..len]);
+    (key, len as u64)
+}
+
 impl From<Listed> for kvmem_node_listed {
     fn from(value: Listed) -> Self {
-        let mut key = [0; MAX_KEY];
-        let len = value.key.len().min(MAX_KEY);
-        key[..len].copy_from_slice(&value.key[..len]);
+        let (key, key_bytes) = key_of(&value.key);
         kvmem_node_listed {
             namespace_name: name_of(&value.namespace),
             key,
-            key_bytes: len as u64,
+            key_bytes,
             bytes: value.len,
             idle_ms: value.idle_ms,
             pins: value.pins,
             priority: value.priority.into(),
+        }
+    }
+}
+
+impl From<Miss> for kvmem_node_miss {
+    fn from(miss: Miss) -> Self {
+        let (key, key_bytes) = key_of(&miss.key);
+        kvmem_node_miss {
+            namespace_name: name_of(&miss.namespace),
+            evicted_for: name_of(miss.evicted_for.as_deref().unwrap_or("")),
+            key,
+            key_bytes,
+            ago_ms: miss.ago_ms,
+            gone_s: miss.gone_s.map_or(u64::MAX, u64::from),
+            reason: match miss.reason {
+                MissReason::NeverStored => KVMEM_NODE_MISS_NEVER_STORED,
+                MissReason::Evicted => KVMEM_NODE_MISS_EVICTED,
+                MissReason::Expired => KVMEM_NODE_MISS_EXPIRED,
+                MissReason::Removed => KVMEM_NODE_MISS_REMOVED,
+                MissReason::Damaged => KVMEM_NODE_MISS_DAMAGED,
+                MissReason::TierAway => KVMEM_NODE_MISS_TIER_AWAY,
+                MissReason::TierLost => KVMEM_NODE_MISS_TIER_LOST,
+                MissReason::NotFetched => KVMEM_NODE_MISS_NOT_FETCHED,
+            },
+            priority: miss.priority.map_or(u32::MAX, u32::from),
         }
     }
 }
@@ -169,6 +243,48 @@ pub unsafe extern "C" fn kvmem_node_operator_sessions(
     client.on(|client| {
         let list = out_sessions.list(capacity, "out_sessions", &out_count)?;
         list.put(client.as_operator().sessions()?);
+        Ok(())
+    })
+}
+
+/// Lists the last misses of the client's own namespace, at most `capacity`, in `out_misses`, the
+/// last one first. `out_count` receives how many were written. Of each call the server remembers
+/// the first key without a value, and of all calls the last 256. Any client may call it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_misses(
+    client: Handle<kvmem_node_client>,
+    out_misses: Out<kvmem_node_miss>,
+    capacity: u64,
+    out_count: Out<u64>,
+) -> kvmem_status {
+    list_misses(client, out_misses, capacity, out_count, NodeClient::misses)
+}
+
+/// Lists the last misses of all namespaces, as kvmem_node_client_misses those of one, for
+/// operators.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_operator_misses(
+    client: Handle<kvmem_node_client>,
+    out_misses: Out<kvmem_node_miss>,
+    capacity: u64,
+    out_count: Out<u64>,
+) -> kvmem_status {
+    list_misses(client, out_misses, capacity, out_count, |client, max| {
+        client.as_operator().misses(max)
+    })
+}
+
+fn list_misses(
+    client: Handle<kvmem_node_client>,
+    out_misses: Out<kvmem_node_miss>,
+    capacity: u64,
+    out_count: Out<u64>,
+    by: fn(&NodeClient, u32) -> Result<Vec<Miss>, ClientError>,
+) -> kvmem_status {
+    client.on(|client| {
+        let list = out_misses.list(capacity, "out_misses", &out_count)?;
+        let misses = by(client, list.max)?;
+        list.put(misses);
         Ok(())
     })
 }

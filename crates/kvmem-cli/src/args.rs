@@ -69,7 +69,7 @@ pub enum Command {
     /// Serve one pool of KV cache memory to all engines of this host, until a signal arrives. The
     /// values survive the server
     Serve(Box<ServeArgs>),
-    /// List the values, or the clients, of a server
+    /// List the values, the clients, or the last misses of a server
     Ls(LsArgs),
     /// Show the statistics of a server, once or as a live screen
     Stat(StatArgs),

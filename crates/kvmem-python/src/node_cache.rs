@@ -504,6 +504,14 @@ impl PyNodeCache {
         values.iter().map(|value| node_report::listed(py, value)).collect()
     }
 
+    #[doc = doc!("NodeCache.misses")]
+    #[pyo3(signature = (max=Int::usual(256)), text_signature = "($self, max=256)")]
+    fn misses<'py>(&self, py: Python<'py>, max: Int<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let max = max.u64(py, "max")?.min(MAX_LISTED) as u32;
+        let misses = call(py, &self.client()?, |client| client.misses(max))?;
+        misses.iter().map(|miss| node_report::miss(py, miss)).collect()
+    }
+
     #[doc = doc!("NodeCache.evict")]
     fn evict(&self, py: Python<'_>, nbytes: Size) -> PyResult<u64> {
         self.check_writes(py)?;

@@ -66,6 +66,14 @@ impl PyNodeOperator {
         values.iter().map(|value| node_report::listed(py, value)).collect()
     }
 
+    #[doc = doc!("NodeOperator.misses")]
+    #[pyo3(signature = (max=Int::usual(256)), text_signature = "($self, max=256)")]
+    fn misses<'py>(&self, py: Python<'py>, max: Int<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let max = max.u64(py, "max")?.min(MAX_LISTED) as u32;
+        let misses = call(py, &self.client(py)?, |client| client.as_operator().misses(max))?;
+        misses.iter().map(|miss| node_report::miss(py, miss)).collect()
+    }
+
     #[doc = doc!("NodeOperator.sessions")]
     fn sessions<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let sessions = call(py, &self.client(py)?, |client| client.as_operator().sessions())?;

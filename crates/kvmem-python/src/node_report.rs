@@ -1,7 +1,7 @@
 //! *Node report*: what a node tells about itself, as the named tuples of `kvmem/data.py`.
 
 use kvmem_node::{
-    Event, EventKind, Events, Listed, Located, NamespaceStats, NodeStats, SessionListed,
+    Event, EventKind, Events, Listed, Located, Miss, NamespaceStats, NodeStats, SessionListed,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -57,6 +57,14 @@ pub(crate) fn listed<'py>(py: Python<'py>, value: &Listed) -> PyResult<Bound<'py
     let Listed { namespace, key, len, pins, priority, idle_ms } = value;
     let idle = *idle_ms as f64 / 1000.0;
     named(py, "Listed", (namespace, &key_of_bytes(key), *len, *pins, *priority, idle))
+}
+
+/// Converts a miss.
+pub(crate) fn miss<'py>(py: Python<'py>, miss: &Miss) -> PyResult<Bound<'py, PyAny>> {
+    let Miss { namespace, key, reason, ago_ms, gone_s, evicted_for, priority } = miss;
+    let (key, ago) = (key_of_bytes(key), *ago_ms as f64 / 1000.0);
+    let value = (*gone_s, evicted_for.as_deref(), *priority);
+    named(py, "Miss", (namespace, &key, reason.name(), ago, value.0, value.1, value.2))
 }
 
 /// Converts the place of a value.

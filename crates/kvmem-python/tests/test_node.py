@@ -431,6 +431,23 @@ def test_namespaces_are_apart(shared_server: Server, cache: kvmem.NodeCache) -> 
         assert operator.clear("model") == 1 and operator.evict("1KiB") == 0
 
 
+def test_misses_have_reasons(shared_server: Server) -> None:
+    with kvmem.connect(shared_server.path, namespace="missing") as cache:
+        cache.insert("k", b"value")
+        cache.remove("k")
+        assert cache.acquire(["none"]).hits == 0 and cache.acquire_prefix(["k", "x"]).hits == 0
+        removed, never = cache.misses()
+        assert (removed.key, removed.reason, removed.namespace) == ("k", "removed", "missing")
+        assert (removed.gone_seconds, removed.evicted_for, removed.priority) == (0, None, 0)
+        assert (never.key, never.reason, never.gone_seconds) == ("none", "never-stored", None)
+        assert 0 <= removed.ago_seconds < 60 and cache.misses(1) == [removed]
+        listed = cache.as_operator().misses(max=1)
+        assert [each.key for each in listed] == ["k"]
+        stats = next(each for each in cache.stats().namespaces if each.name == "missing")
+        assert (stats.misses, stats.removed_misses, stats.never_stored_misses) == (2, 1, 1)
+        cache.clear()
+
+
 def test_events(cache: kvmem.NodeCache) -> None:
     start = cache.events(2**63).next
     cache.insert("k", b"1")

@@ -108,6 +108,43 @@ struct NodeSession {
     std::chrono::milliseconds silent;
 };
 
+/// Why a key had no value.
+enum class NodeMissReason : std::uint32_t {
+    /// No value of the key was ever stored, as far as the server knows.
+    never_stored = KVMEM_NODE_MISS_NEVER_STORED,
+    /// The value was evicted for others.
+    evicted = KVMEM_NODE_MISS_EVICTED,
+    /// Its time was over.
+    expired = KVMEM_NODE_MISS_EXPIRED,
+    /// A client or an operator removed it.
+    removed = KVMEM_NODE_MISS_REMOVED,
+    /// Its bytes did not have their checksum.
+    damaged = KVMEM_NODE_MISS_DAMAGED,
+    /// It is in the tier, which is away or detached.
+    tier_away = KVMEM_NODE_MISS_TIER_AWAY,
+    /// It was evicted to the tier, which has let it go since.
+    tier_lost = KVMEM_NODE_MISS_TIER_LOST,
+    /// The tier has it and did not bring it.
+    not_fetched = KVMEM_NODE_MISS_NOT_FETCHED,
+};
+
+/// A key that was acquired and had no value.
+struct NodeMiss {
+    /// The name of its namespace.
+    std::string namespace_name;
+    std::string key;
+    NodeMissReason reason;
+    /// The time since the miss.
+    std::chrono::milliseconds ago;
+    /// The time between the moment when the value left the memory and the miss; empty if the server
+    /// does not know a value of the key.
+    std::optional<std::chrono::seconds> gone;
+    /// The name of the namespace for whose block the value was evicted; empty: for none.
+    std::string evicted_for;
+    /// The priority of the value, if the server knows one.
+    std::optional<std::uint32_t> priority;
+};
+
 /// A value of a node. Its bytes are valid as long as the `NodePins` that it is from.
 class NodeValue {
 public:
@@ -272,6 +309,31 @@ struct NodeCommit {
 };
 
 namespace detail {
+
+template <class Call>
+std::vector<NodeMiss> node_misses(Call call, const kvmem_node_client *client, std::size_t max) {
+    std::vector<kvmem_node_miss> list(max < 256 ? max : 256);
+    std::uint64_t count = 0;
+    check(call(client, list.data(), list.size(), &count));
+    std::vector<NodeMiss> found;
+    found.reserve(count);
+    for (std::size_t at = 0; at < count; at++) {
+        const kvmem_node_miss &one = list[at];
+        NodeMiss miss = {one.namespace_name,
+                         std::string(reinterpret_cast<const char *>(one.key), one.key_bytes),
+                         static_cast<NodeMissReason>(one.reason),
+                         std::chrono::milliseconds(one.ago_ms),
+                         std::nullopt,
+                         one.evicted_for,
+                         std::nullopt};
+        if (one.gone_s != UINT64_MAX) {
+            miss.gone = std::chrono::seconds(one.gone_s);
+            miss.priority = one.priority;
+        }
+        found.push_back(std::move(miss));
+    }
+    return found;
+}
 
 template <class Call>
 NodeList node_list(Call call, const kvmem_node_client *client, std::uint64_t from,
@@ -552,6 +614,12 @@ public:
         return found;
     }
 
+    /// Lists the last misses of the client's own namespace, at most `max`, the last one first. Of
+    /// each call the server remembers the first key without a value, and of all calls the last 256.
+    std::vector<NodeMiss> misses(std::size_t max = 256) const {
+        return detail::node_misses(kvmem_node_client_misses, native_handle(), max);
+    }
+
     /// Lists at most `max` values of the client's own namespace, from entry `from` on: those in
     /// memory, and those in the tier that the server has stored there or fetched. There may be none
     /// before the end. Any client may call it.
@@ -636,6 +704,11 @@ public:
     /// Lists at most `max` values from entry `from` on.
     NodeList list(std::uint64_t from = 0, std::size_t max = 512) const {
         return detail::node_list(kvmem_node_operator_list, client(), from, max);
+    }
+
+    /// Lists the last misses of all namespaces, at most `max`, as `NodeClient::misses` those of one.
+    std::vector<NodeMiss> misses(std::size_t max = 256) const {
+        return detail::node_misses(kvmem_node_operator_misses, client(), max);
     }
 
     /// Lists the clients of the server.

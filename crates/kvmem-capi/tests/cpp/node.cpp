@@ -207,6 +207,12 @@ static void operators() {
     const auto located = other.locate(Keys{"first", "missing"});
     CHECK(located.size() == 2 && located[0].in_memory && !located[0].in_tier);
     CHECK(!located[1].in_memory && !located[1].in_tier);
+    CHECK(other.acquire(Keys{"missing"}).hits() == 0);
+    const std::vector<kvmem::NodeMiss> misses = other.misses(1);
+    CHECK(misses.size() == 1 && misses[0].key == "missing" && !misses[0].gone);
+    CHECK(misses[0].reason == kvmem::NodeMissReason::never_stored && !misses[0].priority);
+    CHECK(misses[0].namespace_name == "operated" && misses[0].evicted_for.empty());
+    CHECK(client.as_operator().misses(1).at(0).key == "missing");
     bool found = false;
     for (const kvmem::NodeSession &one : client.as_operator().sessions()) {
         CHECK(one.pid == static_cast<std::uint32_t>(getpid()));

@@ -29,11 +29,15 @@ pub struct LsArgs {
     #[arg(long)]
     pub sessions: bool,
 
-    /// List the values of this namespace only
+    /// List the last misses, and why they were misses, instead of the values
+    #[arg(long, conflicts_with = "sessions")]
+    pub misses: bool,
+
+    /// List the values, or misses, of this namespace only
     #[arg(long, value_name = "NAME", conflicts_with = "sessions")]
     pub namespace: Option<String>,
 
-    /// Maximum values to list
+    /// Maximum values, or misses, to list
     #[arg(
         long, value_name = "N", default_value_t = 10_000,
         value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "sessions"

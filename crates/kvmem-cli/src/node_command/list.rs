@@ -1,10 +1,10 @@
-//! `kvmem ls`: the values, or the clients.
+//! `kvmem ls`: the values, the clients, or the last misses.
 
 use std::fmt;
 use std::time::Duration;
 
 use indicatif::HumanCount;
-use kvmem_node::{Listed, NodeClient, SessionListed};
+use kvmem_node::{Listed, Miss, NodeClient, SessionListed};
 use serde::Serialize;
 
 use super::{connect, failure, name_of};
@@ -24,6 +24,13 @@ pub(crate) fn run(args: &LsArgs) -> Result<(), Failure> {
         let mut sessions = client.as_operator().sessions().map_err(failure)?;
         sessions.retain(|session| session.pid != own);
         let list = SessionList { sessions };
+        json.write(&list, &list)
+    } else if args.misses {
+        let mut misses = client.as_operator().misses(PAGE).map_err(failure)?;
+        misses.retain(|it| args.namespace.as_ref().is_none_or(|name| it.namespace == *name));
+        misses.truncate(args.limit as usize);
+        let misses = misses.into_iter().map(ListedMiss::new).collect();
+        let list = MissList { misses };
         json.write(&list, &list)
     } else {
         let list = values(args, &client)?;
@@ -70,8 +77,7 @@ struct ListedValue {
 impl ListedValue {
     fn new(value: Listed) -> ListedValue {
         let Listed { namespace, key, len, pins, priority, idle_ms } = value;
-        let key = key.iter().map(|byte| format!("{byte:02x}")).collect();
-        ListedValue { namespace, key, bytes: len, pins, priority, idle_ms }
+        ListedValue { namespace, key: hexadecimal(&key), bytes: len, pins, priority, idle_ms }
     }
 }
 
@@ -97,6 +103,64 @@ impl fmt::Display for ValueList {
         let count = HumanCount(self.values.len() as u64);
         let more = if self.more { ", and there are more: --limit" } else { "" };
         writeln!(f, "{count} value(s){more}")
+    }
+}
+
+/// Returns a key in hexadecimal digits.
+fn hexadecimal(key: &[u8]) -> String {
+    key.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[derive(Serialize)]
+struct MissList {
+    misses: Vec<ListedMiss>,
+}
+
+/// A miss, with its key in hexadecimal digits.
+#[derive(Serialize)]
+struct ListedMiss {
+    namespace: String,
+    key: String,
+    reason: &'static str,
+    ago_ms: u64,
+    gone_s: Option<u32>,
+    evicted_for: Option<String>,
+    priority: Option<u8>,
+}
+
+impl ListedMiss {
+    fn new(miss: Miss) -> ListedMiss {
+        let Miss { namespace, key, reason, ago_ms, gone_s, evicted_for, priority } = miss;
+        let (key, reason) = (hexadecimal(&key), reason.name());
+        ListedMiss { namespace, key, reason, ago_ms, gone_s, evicted_for, priority }
+    }
+}
+
+impl fmt::Display for MissList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = |text: fn(&ListedMiss) -> &str, least: usize| {
+            self.misses.iter().map(|it| text(it).chars().count()).max().unwrap_or(0).max(least)
+        };
+        let (names, keys) = (width(|it| &it.namespace, 9), width(|it| &it.key, 3));
+        writeln!(
+            f,
+            "{:<names$}  {:<keys$}  {:>10}  {:<12}  {:>10}  {:>8}  for namespace",
+            "namespace", "key", "ago", "reason", "gone", "priority"
+        )?;
+        for ListedMiss { namespace, key, reason, ago_ms, gone_s, evicted_for, priority } in
+            &self.misses
+        {
+            let (namespace, ago) = (name_of(namespace), seconds(*ago_ms));
+            let gone = gone_s.map_or("-".to_owned(), |gone| format!("{gone} s"));
+            let priority = priority.map_or("-".to_owned(), |priority| priority.to_string());
+            let of = name_of(evicted_for.as_deref().unwrap_or(""));
+            writeln!(
+                f,
+                "{namespace:<names$}  {key:<keys$}  {ago:>10}  {reason:<12}  {gone:>10}  \
+                 {priority:>8}  {of}"
+            )?;
+        }
+        writeln!(f, "{} miss(es)", HumanCount(self.misses.len() as u64))
     }
 }
 

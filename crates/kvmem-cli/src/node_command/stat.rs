@@ -100,11 +100,36 @@ impl Screen<'_> {
             hits = hits.saturating_sub(before.hits);
             misses = misses.saturating_sub(before.misses);
         }
-        match hits + misses {
-            0 => "-".to_owned(),
-            all => format!("{:.1} %", 100.0 * hits as f64 / all as f64),
-        }
+        rate(hits, misses)
     }
+}
+
+/// Formats the share of keys that had a value.
+fn rate(hits: u64, misses: u64) -> String {
+    match hits + misses {
+        0 => "-".to_owned(),
+        all => format!("{:.1} %", 100.0 * hits as f64 / all as f64),
+    }
+}
+
+/// Formats the misses by reason, the most frequent reason first.
+fn reasons(stats: &NodeStats) -> String {
+    let mut reasons = [
+        ("never stored", stats.never_stored_misses),
+        ("evicted", stats.evicted_misses),
+        ("expired", stats.expired_misses),
+        ("removed", stats.removed_misses),
+        ("damaged", stats.damaged_misses),
+        ("tier away", stats.tier_away_misses),
+        ("lost by the tier", stats.tier_lost_misses),
+        ("not fetched", stats.not_fetched_misses),
+    ];
+    reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let of = |(name, count): &(&str, u64)| {
+        (*count > 0).then(|| format!("{} {name}", HumanCount(*count)))
+    };
+    let text: Vec<String> = reasons.iter().filter_map(of).collect();
+    if text.is_empty() { String::new() } else { format!(": {}", text.join(", ")) }
 }
 
 impl fmt::Display for Screen<'_> {
@@ -144,10 +169,11 @@ impl fmt::Display for Screen<'_> {
         line("clients", format!("{}, {} not connected", stats.sessions, stats.orphaned_sessions))?;
         line("hit rate", self.hit_rate())?;
         line("hits", self.counter(|it| it.hits))?;
-        line("misses", self.counter(|it| it.misses))?;
+        line("misses", self.counter(|it| it.misses) + &reasons(stats))?;
         line("reserved", self.counter(|it| it.reserved_total))?;
         line("committed", self.counter(|it| it.committed_total))?;
         line("evicted", self.counter(|it| it.evicted_total))?;
+        line("never used", self.counter(|it| it.evicted_unused_total))?;
         line("removed", self.counter(|it| it.removed_total))?;
         line("expired", self.counter(|it| it.expired_total))?;
         line("fenced", self.counter(|it| it.fenced_total))?;
@@ -167,16 +193,22 @@ impl fmt::Display for Screen<'_> {
         let width = all.iter().map(|it| it.name.chars().count()).max().unwrap_or(0).max(13);
         writeln!(
             f,
-            "\n{:<width$} {:>12} {:>12} {:>10} {:>6}",
-            "namespace", "bytes", "limit", "pinned", "share"
+            "\n{:<width$} {:>12} {:>12} {:>10} {:>6} {:>9} {:>10}",
+            "namespace", "bytes", "limit", "pinned", "share", "hit rate", "never used"
         )?;
-        for NamespaceStats { name, bytes, max_bytes, pinned, share, .. } in all {
+        for it in all {
+            let NamespaceStats { name, bytes, max_bytes, pinned, share, .. } = it;
+            let (rate, unused) = (rate(it.hits, it.misses), it.evicted_unused_total);
             let limit = match *max_bytes {
                 u64::MAX => "-".to_owned(),
                 bytes => BinaryBytes(bytes).to_string(),
             };
             let (name, bytes) = (name_of(name), BinaryBytes(*bytes).to_string());
-            writeln!(f, "{name:<width$} {bytes:>12} {limit:>12} {pinned:>10} {share:>6}")?;
+            writeln!(
+                f,
+                "{name:<width$} {bytes:>12} {limit:>12} {pinned:>10} {share:>6} {rate:>9} \
+                 {unused:>10}"
+            )?;
         }
         Ok(())
     }

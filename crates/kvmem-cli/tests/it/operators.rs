@@ -139,21 +139,27 @@ fn statistics_are_shown_once_and_live() {
     for (name, number) in expected {
         assert_eq!(stats[name], number, "{name} of {stats}");
     }
+    let shown = reported(&place, "ls", &["--misses"]);
+    assert!(shown.contains("\nchat       6e6f6e65") && shown.ends_with("\n1 miss(es)\n"), "{shown}");
+    let misses = json(&place, "ls", &["--misses", "--namespace", "chat"])["misses"].clone();
+    assert_eq!((&misses[0]["key"], &misses[0]["gone_s"]), (&"6e6f6e65".into(), &Value::Null));
+    assert_eq!(json(&place, "ls", &["--misses", "--namespace", "x"])["misses"], Value::Array(Vec::new()));
     let shown = reported(&place, "stat", &[]);
     for line in [
         "memory        1.00 MiB of 16.00 MiB in use (6.2 %), 15.00 MiB in the largest free range",
         "values        1, 1 of them pinned (1.00 MiB); at most 1,024 blocks",
         "hit rate      25.0 %",
         "hits          1",
+        "misses        3: 3 never stored",
         "tier          none",
-        "chat              1.00 MiB     8.00 MiB          1      3",
+        "chat              1.00 MiB     8.00 MiB          1      3    25.0 %          0",
     ] {
         assert!(shown.lines().any(|shown| shown == line), "no {line:?} in\n{shown}");
     }
     assert!(!shown.contains("/s)"), "rates need two moments");
 
     let live = reported(&place, "stat", &["--watch", "--count", "2"]);
-    assert_eq!(live.matches("hit rate").count(), 2);
+    assert_eq!(live.matches("\nhit rate ").count(), 2);
     let second = live.rsplit_once("memory ").expect("two screens").1;
     assert!(second.contains("hits          1 (0/s)"), "{live}");
     assert!(second.contains("hit rate      -"), "no key was acquired since: {live}");
@@ -232,13 +238,16 @@ fn prometheus_reads_the_figures_of_a_server() {
         let value = line.unwrap_or_else(|| panic!("no {series} in\n{page}"));
         value.parse::<f64>().expect("a number")
     };
+    let label_of = |label: Option<(&str, &str)>| {
+        label.map_or_else(String::new, |(key, value)| format!(",{key}=\"{value}\""))
+    };
     for metric in NodeStats::metrics() {
-        let value = value(metric.name, "");
+        let value = value(metric.name, &label_of(metric.label));
         assert!(value >= 0.0);
         assert!(page.contains(&format!("# HELP {} {}", metric.name, metric.help)), "{page}");
     }
     for metric in NamespaceStats::metrics() {
-        value(metric.name, ",namespace=\"chat\"");
+        value(metric.name, &format!(",namespace=\"chat\"{}", label_of(metric.label)));
     }
     assert_eq!(value("kvmem_node_capacity_bytes", ""), f64::from(16 << 20));
     assert_eq!(value("kvmem_node_namespace_bytes", ",namespace=\"chat\""), f64::from(1 << 20));

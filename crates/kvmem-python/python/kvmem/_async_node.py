@@ -84,6 +84,7 @@ class AsyncNodeCache:
     evict = _call(NodeCache.evict)
     clear = _call(NodeCache.clear)
     list_namespace = _call(NodeCache.list_namespace)
+    misses = _call(NodeCache.misses)
 
     async def contains(self, key: int | bytes | str) -> bool:
         """Returns whether ``key`` has a value."""

@@ -24,6 +24,7 @@ from .data import (
     Listed,
     Located,
     Metrics,
+    Miss,
     NodeStats,
     OpenReport,
     Report,
@@ -1930,6 +1931,12 @@ class NodeCache(_Manager):
         Values that come and go meanwhile may be missing; :meth:`events` tells of them.
         """
 
+    def misses(self, max: SupportsIndex = 256) -> _list[Miss]:
+        """Lists at most ``max`` of the last misses of the cache's own namespace, and why they were
+        misses; the last one comes first. Of each call the server remembers the first key without a
+        value, and of all calls the last 256.
+        """
+
     def evict(self, nbytes: _Size) -> int:
         """Evicts values of at least ``nbytes`` bytes from the cache's own namespace. Returns the
         number of bytes evicted.
@@ -2023,6 +2030,11 @@ class NodeOperator:
     def list(self, *, max: SupportsIndex | None = None) -> _list[Listed]:
         """Lists the values of all namespaces, at most ``max`` of them. Values that come and go
         meanwhile may be missing.
+        """
+
+    def misses(self, max: SupportsIndex = 256) -> _list[Miss]:
+        """Lists at most ``max`` of the last misses of all namespaces, as
+        :meth:`NodeCache.misses` those of one.
         """
 
     def sessions(self) -> _list[SessionListed]:

@@ -158,6 +158,39 @@ class Listed(NamedTuple):
     """Seconds since it was last used."""
 
 
+class Miss(NamedTuple):
+    """A key of a node that was acquired and had no value."""
+
+    namespace: str
+    """Name of the namespace."""
+    key: int | bytes | str
+    """The key."""
+    reason: Literal[
+        "never-stored",
+        "evicted",
+        "expired",
+        "removed",
+        "damaged",
+        "tier-away",
+        "tier-lost",
+        "not-fetched",
+    ]
+    """Why it had no value. ``never-stored``: the server does not know a value of the key.
+    ``evicted``: for others. ``expired``: its time was over. ``removed``: by a client or an
+    operator. ``damaged``: its bytes did not have their checksum. ``tier-away``: it is in the tier,
+    which is away or detached. ``tier-lost``: it was evicted to the tier, which has let it go since.
+    ``not-fetched``: the tier has it and did not bring it."""
+    ago_seconds: float
+    """Seconds since the miss."""
+    gone_seconds: int | None
+    """Seconds between the moment when the value left the memory and the miss; None: the server does
+    not know a value of the key."""
+    evicted_for: str | None
+    """Name of the namespace for whose block the value was evicted; None: for none."""
+    priority: int | None
+    """The priority of the value; None: the server does not know a value of the key."""
+
+
 class SessionListed(NamedTuple):
     """A client of a node, for operators."""
 
