@@ -1829,21 +1829,21 @@ typedef struct kvmem_node_stats {
     uint64_t hits;
     /// Keys that were acquired and had none.
     uint64_t misses;
-    /// Those of them whose key has had no value that the server remembers.
+    /// Misses whose key has had no value that the server remembers.
     uint64_t never_stored_misses;
-    /// Those whose value was evicted for others.
+    /// Misses whose value was evicted for others.
     uint64_t evicted_misses;
-    /// Those whose value's time was over.
+    /// Misses whose value's time was over.
     uint64_t expired_misses;
-    /// Those whose value was removed.
+    /// Misses whose value was removed.
     uint64_t removed_misses;
-    /// Those whose value's bytes did not have their checksum.
+    /// Misses whose value's bytes did not have their checksum.
     uint64_t damaged_misses;
-    /// Those whose value was evicted to the tier, which does not work now.
+    /// Misses whose value was evicted to the tier, which does not work now.
     uint64_t tier_away_misses;
-    /// Those whose value was evicted to the tier, which has let it go since.
+    /// Misses whose value was evicted to the tier, which has let it go since.
     uint64_t tier_lost_misses;
-    /// Those whose value the tier has and could not bring.
+    /// Misses whose value the tier has and could not bring.
     uint64_t not_fetched_misses;
     /// Blocks that were reserved.
     uint64_t reserved_total;

@@ -706,7 +706,8 @@ public:
         return detail::node_list(kvmem_node_operator_list, client(), from, max);
     }
 
-    /// Lists the last misses of all namespaces, at most `max`, as `NodeClient::misses` those of one.
+    /// Lists the last misses of all namespaces, at most `max`, as `NodeClient::misses` those of
+    /// one.
     std::vector<NodeMiss> misses(std::size_t max = 256) const {
         return detail::node_misses(kvmem_node_operator_misses, client(), max);
     }

@@ -69,8 +69,8 @@ impl NodeOperator {
         self.client.count(&Call::Clear { namespace })
     }
 
-    /// Ends the pins of a process that is connected, and of which the caller knows that it no longer
-    /// reads. Returns how many values were pinned.
+    /// Ends the pins of a process that is connected, and of which the caller knows that it no
+    /// longer reads. Returns how many values were pinned.
     ///
     /// # Errors
     /// [`ClientError`].

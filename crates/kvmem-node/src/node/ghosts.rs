@@ -1,5 +1,5 @@
-//! *Ghosts*: records of values that have left the memory. A miss finds its [reason](super::MissReason)
-//! here.
+//! *Ghosts*: records of values that have left the memory. A miss finds its
+//! [reason](super::MissReason) here.
 //!
 //! A key has one bucket, of four records of 16 bytes: a value that leaves writes one record, and a
 //! miss reads four. A record that comes into a full bucket replaces the one whose value left first.

@@ -63,28 +63,28 @@ kvmem::stats! {
         hits: u64 [Counter "kvmem_node_hits_total" "keys"],
         /// Keys that were acquired and had none.
         misses: u64,
-        /// Those of them whose key has had no value that the server remembers.
+        /// Misses whose key has had no value that the server remembers.
         never_stored_misses: u64 [Counter "kvmem_node_misses_total" "keys"
             "reason" = "never-stored" "Keys that were acquired and had no value."],
-        /// Those whose value was evicted for others.
+        /// Misses whose value was evicted for others.
         evicted_misses: u64 [Counter "kvmem_node_misses_total" "keys"
             "reason" = "evicted" "Keys that were acquired and had no value."],
-        /// Those whose value's time was over.
+        /// Misses whose value's time was over.
         expired_misses: u64 [Counter "kvmem_node_misses_total" "keys"
             "reason" = "expired" "Keys that were acquired and had no value."],
-        /// Those whose value was removed.
+        /// Misses whose value was removed.
         removed_misses: u64 [Counter "kvmem_node_misses_total" "keys"
             "reason" = "removed" "Keys that were acquired and had no value."],
-        /// Those whose value's bytes did not have their checksum.
+        /// Misses whose value's bytes did not have their checksum.
         damaged_misses: u64 [Counter "kvmem_node_misses_total" "keys"
             "reason" = "damaged" "Keys that were acquired and had no value."],
-        /// Those whose value was evicted to the tier, which does not work now.
+        /// Misses whose value was evicted to the tier, which does not work now.
         tier_away_misses: u64 [Counter "kvmem_node_misses_total" "keys"
             "reason" = "tier-away" "Keys that were acquired and had no value."],
-        /// Those whose value was evicted to the tier, which has let it go since.
+        /// Misses whose value was evicted to the tier, which has let it go since.
         tier_lost_misses: u64 [Counter "kvmem_node_misses_total" "keys"
             "reason" = "tier-lost" "Keys that were acquired and had no value."],
-        /// Those whose value the tier has and could not bring.
+        /// Misses whose value the tier has and could not bring.
         not_fetched_misses: u64 [Counter "kvmem_node_misses_total" "keys"
             "reason" = "not-fetched" "Keys that were acquired and had no value."],
         /// Blocks that were reserved.
@@ -142,28 +142,28 @@ kvmem::stats! {
         hits: u64 [Counter "kvmem_node_namespace_hits_total" "keys"],
         /// Keys that were acquired and had none.
         misses: u64,
-        /// Those of them whose key has had no value that the server remembers.
+        /// Misses whose key has had no value that the server remembers.
         never_stored_misses: u64 [Counter "kvmem_node_namespace_misses_total" "keys"
             "reason" = "never-stored" "Keys of the namespace that were acquired and had no value."],
-        /// Those whose value was evicted for others.
+        /// Misses whose value was evicted for others.
         evicted_misses: u64 [Counter "kvmem_node_namespace_misses_total" "keys"
             "reason" = "evicted" "Keys of the namespace that were acquired and had no value."],
-        /// Those whose value's time was over.
+        /// Misses whose value's time was over.
         expired_misses: u64 [Counter "kvmem_node_namespace_misses_total" "keys"
             "reason" = "expired" "Keys of the namespace that were acquired and had no value."],
-        /// Those whose value was removed.
+        /// Misses whose value was removed.
         removed_misses: u64 [Counter "kvmem_node_namespace_misses_total" "keys"
             "reason" = "removed" "Keys of the namespace that were acquired and had no value."],
-        /// Those whose value's bytes did not have their checksum.
+        /// Misses whose value's bytes did not have their checksum.
         damaged_misses: u64 [Counter "kvmem_node_namespace_misses_total" "keys"
             "reason" = "damaged" "Keys of the namespace that were acquired and had no value."],
-        /// Those whose value was evicted to the tier, which does not work now.
+        /// Misses whose value was evicted to the tier, which does not work now.
         tier_away_misses: u64 [Counter "kvmem_node_namespace_misses_total" "keys"
             "reason" = "tier-away" "Keys of the namespace that were acquired and had no value."],
-        /// Those whose value was evicted to the tier, which has let it go since.
+        /// Misses whose value was evicted to the tier, which has let it go since.
         tier_lost_misses: u64 [Counter "kvmem_node_namespace_misses_total" "keys"
             "reason" = "tier-lost" "Keys of the namespace that were acquired and had no value."],
-        /// Those whose value the tier has and could not bring.
+        /// Misses whose value the tier has and could not bring.
         not_fetched_misses: u64 [Counter "kvmem_node_namespace_misses_total" "keys"
             "reason" = "not-fetched" "Keys of the namespace that were acquired and had no value."],
         /// Values that were evicted, or whose time was over, before anybody acquired them.
