@@ -163,6 +163,9 @@ impl Node {
         if let Some(of) = self.namespaces.find(namespace) {
             of.hits += hits;
         }
+        if hits == keys.len() as u64 {
+            return;
+        }
         let mut pending = pending.iter().peekable();
         let mut first = true;
         for (at, key) in keys.iter().enumerate().filter(|(at, _)| granted[*at].is_none()) {
