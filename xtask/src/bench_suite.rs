@@ -102,8 +102,8 @@ pub(crate) fn beside(bench: &mut Command, name: &str, program: &Path) {
     bench.arg("--beside").arg(format!("{name}={}", program.display()));
 }
 
-/// Builds the program with foyer.
-fn foyer(root: &Path) -> Option<PathBuf> {
+/// Builds the programs with foyer, and returns the benchmark's.
+pub(crate) fn foyer(root: &Path) -> Option<PathBuf> {
     let target = root.join("target/contenders");
     let mut build = Command::new(cargo());
     build.args(["build", "--release", "--locked", "--target-dir"]).arg(&target);

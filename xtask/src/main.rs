@@ -15,7 +15,7 @@
 //! - [`install`], [`dist`], [`wheel`], [`package`] make what is shipped, by the [`layout`] of the C
 //!   interface and with the [`notices`] of the crates inside; [`site`] makes the documentation;
 //! - [`count`], [`drop_in`], [`mod@bench`], [`bench_suite`], [`bench_engine`] measure, and
-//!   [`record`] files it.
+//!   [`record`] files it; [`faults`] runs experiments with faults on other systems.
 
 mod bench;
 mod bench_engine;
@@ -29,6 +29,7 @@ mod dist;
 mod drop_in;
 mod engines;
 mod engines_matrix;
+mod faults;
 mod install;
 mod layout;
 mod notices;
@@ -117,6 +118,9 @@ enum Chore {
     /// Measure vLLM on the CPU with kvmem's tiers: seconds to the first token, tokens a second of
     /// long sessions, or a soak with kills, stops and damage. Installs 6 GB the first time.
     BenchEngine(bench_engine::BenchEngineOptions),
+    /// Run experiments with faults on another system: damaged, full and failing files, kills,
+    /// stops, leases. `docs/faults.md` has what came of them.
+    Faults(faults::FaultsOptions),
     /// Run the loops of many threads on simulated cores (`simulate`); test the CUDA registrar on
     /// this machine's driver and measure memory for its GPU (`gpu`); or make an archive of the
     /// benchmarks for another machine (`--bundle`).
@@ -177,6 +181,7 @@ fn main() -> Result<ExitCode> {
         Chore::BenchTier(options) => bench_suite::tier(&root, &options),
         Chore::BenchNode(options) => bench_suite::node(&root, &options),
         Chore::BenchEngine(options) => bench_engine::run(&root, &options),
+        Chore::Faults(options) => faults::run(&root, &options),
         Chore::Bench(options) => bench::run(&root, &options),
         Chore::EnginesMatrix(options) => engines_matrix::run(&root, &options),
         Chore::Site(options) => site::run(&root, &options),
