@@ -74,5 +74,6 @@ if __name__ == "__main__":
             without_rings()
         serve(Tier)
     else:
-        experiments = Files(start, traced, fixed=True).experiments()
+        # Keys of a tier alone name no parents, as those of a node do, which engines call.
+        experiments = Files(start, traced, fixed=True).experiments(without=("prefix_order",))
         main(f"kvmem {kvmem.__version__}, DiskTier", experiments)

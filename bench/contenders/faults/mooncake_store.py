@@ -181,12 +181,14 @@ def hung_server(folder: Path) -> Verdict:
                 other.kill()
         time.sleep(2)
         seconds, later = timed(client, "put", keys=[4])
+        left = client("get", keys=[1, 2])["done"]
     why = ", ".join(
         f"{call} {'ends after' if ended else 'has not ended after'} {seconds:.0f} s"
         for call, (seconds, ended) in took.items()
     )
     works = later is not None and later["done"] == [4]
     why += f"; afterwards a client {'stores again' if works else 'does not store'}"
+    why += f", and finds {len(left)} of 2 earlier values"
     ok = all(ended for _, ended in took.values()) and works
     return ("yes" if ok else "no"), why
 

@@ -16,9 +16,9 @@ import numpy as np
 
 sys.path.insert(1, str(Path(__file__).parents[1]))
 
-from experiment import VALUE, Call, Peer, Verdict, main, serve, value_of, version_of  # noqa: E402
-from files import Files  # noqa: E402
-from hicache_file import Array, hicache_storage  # noqa: E402
+from experiment import VALUE, Call, Peer, Verdict, main, serve, value_of, version_of
+from files import Files
+from hicache_file import Array, hicache_storage
 
 
 class Backend:

@@ -22,9 +22,9 @@ import numpy as np
 ROOT = Path(__file__).parents[3]
 sys.path += [str(ROOT / "crates/kvmem-python/tests" / part) for part in (".", "distributed")]
 
-from experiment import LIMIT, VALUE, Call, Peer, Verdict  # noqa: E402
-from experiment import main, serve, value_of, version_of  # noqa: E402
-from files import Files  # noqa: E402
+from experiment import LIMIT, VALUE, Call, Peer, Verdict
+from experiment import main, serve, value_of, version_of
+from files import Files
 
 
 class Tier:
