@@ -147,8 +147,9 @@ impl RegistrationBuilder {
         sets.pop().ok_or(RegisterError::Empty)
     }
 
-    /// Registers several regions, all of them or none, with one team of threads: it populates all
-    /// regions, then registers them. For no regions it returns no sets.
+    /// Registers several regions, all of them or none, with one team of threads, as if they were
+    /// one region after the other. Adjacent parts of a region are populated together. For no
+    /// regions it returns no sets.
     ///
     /// # Errors
     /// The errors of [`register`](Self::register).

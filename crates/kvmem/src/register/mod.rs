@@ -29,7 +29,7 @@ pub use limits::{Account, Limits, Memlock, RegisterLimit};
 pub use mount_report::{MountReport, MountTimings};
 pub use plan::{CalibrationPlan, DevicePlan, Estimate, Plan, PlanOptions, plan};
 pub use plan::{ParsePolicyError, Policy, PolicyError};
-pub use platform::{Platform, SystemPlatform};
+pub use platform::{HeldHeadroom, Platform, SystemPlatform};
 pub use registrar::{Key, Registrar};
 pub use registration::Registration;
 pub use set::RegistrationSet;

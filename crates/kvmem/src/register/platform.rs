@@ -3,13 +3,15 @@
 //! [`SystemPlatform`] is the machine of this process. A test can bring another one, in which time
 //! passes only in calls and memory need not exist. The same code, threads included, runs on both.
 
-use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
 use crate::arena::{self, ArenaError, Populate, Populated, ProgressOptions, Region};
 use crate::threads;
+
+/// A reservation of memory: see [`Platform::reserve`].
+pub type HeldHeadroom = Box<dyn Fn(u64) + Send + Sync>;
 
 /// The machine under the registrars.
 pub trait Platform: fmt::Debug + Send + Sync {
@@ -44,14 +46,15 @@ pub trait Platform: fmt::Debug + Send + Sync {
     fn headroom(&self, bytes: u64) -> Result<(), ArenaError>;
 
     /// Reserves `bytes` bytes that are about to be made resident, until the result is dropped.
-    /// Other threads that reserve see less headroom meanwhile. The default implementation, for a
-    /// machine without such threads, only checks the [`headroom`](Platform::headroom).
+    /// Other threads that reserve see less headroom meanwhile. Calling the result lowers the
+    /// reservation to the bytes that it receives. The default implementation, for a machine without
+    /// such threads, only checks the [`headroom`](Platform::headroom).
     ///
     /// # Errors
     /// [`ArenaError::NoHeadroom`] if there is not enough.
-    fn reserve(&self, bytes: u64) -> Result<Box<dyn Any + Send + Sync>, ArenaError> {
+    fn reserve(&self, bytes: u64) -> Result<HeldHeadroom, ArenaError> {
         self.headroom(bytes)?;
-        Ok(Box::new(()))
+        Ok(Box::new(|_| ()))
     }
 
     /// Announces that the calling thread will work in a team of `threads` threads, itself included.
@@ -96,7 +99,8 @@ impl Platform for SystemPlatform {
         arena::headroom(bytes)
     }
 
-    fn reserve(&self, bytes: u64) -> Result<Box<dyn Any + Send + Sync>, ArenaError> {
-        Ok(Box::new(arena::reserve_headroom(bytes)?))
+    fn reserve(&self, bytes: u64) -> Result<HeldHeadroom, ArenaError> {
+        let headroom = arena::reserve_headroom(bytes)?;
+        Ok(Box::new(move |bytes| headroom.lower_to(bytes)))
     }
 }

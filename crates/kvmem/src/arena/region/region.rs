@@ -157,6 +157,12 @@ impl Region {
         PinnedRange::new(&self.mapping, self.start..self.start + self.len)
     }
 
+    /// Returns a region of the whole mapping, in which this one begins at
+    /// [`start_in_mapping`](Region::start_in_mapping).
+    pub(crate) fn whole_mapping(&self) -> Region {
+        Region { mapping: Arc::clone(&self.mapping), start: 0, len: self.mapping.len() }
+    }
+
     pub(crate) fn mapping(&self) -> &Mapping {
         &self.mapping
     }

@@ -1,7 +1,7 @@
 //! *Engine*: one run, from the plans of its regions to their keys, or back.
 
-use std::any::Any;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use super::team::with_team;
 use crate::arena::{Populate, Populated, Region};
 use crate::register::plan::{CallStrategy, check_keys, check_memlock};
 use crate::register::{
-    CalibrationPlan, ChunkError, Key, Limits, PlanOptions, Platform, Policy, RegisterError,
-    Registrar,
+    CalibrationPlan, ChunkError, HeldHeadroom, Key, Limits, PlanOptions, Platform, Policy,
+    RegisterError, Registrar,
 };
 use crate::threads::{ThreadTeam, ladder};
 use crate::trace::span;
@@ -32,8 +32,8 @@ pub(in crate::register) struct Engine {
     strategy: CallStrategy,
     populate: Populate,
     listener: Option<RegisterListener>,
-    /// The reservation for the bytes that the first registrar faults in, held until the run ends.
-    reserved: Mutex<Option<Box<dyn Any + Send + Sync>>>,
+    /// The reservation for the bytes to be made resident, held until the run ends, and its bytes.
+    reserved: Mutex<Option<(HeldHeadroom, u64)>>,
 }
 
 /// The result of a successful run.
@@ -111,6 +111,7 @@ struct RunFigures {
     threads: usize,
     calibration: Option<Calibration>,
     register_seconds: f64,
+    seconds: f64,
 }
 
 impl Engine {
@@ -136,7 +137,8 @@ impl Engine {
         for (limits, chunks) in limits.iter().zip(schedule.chunk_counts()) {
             check_keys(limits, chunks as u64)?;
         }
-        let reserved = host.reserve(schedule.faulted_bytes())?;
+        let absent = schedule.absent_bytes();
+        let reserved = host.reserve(absent)?;
         let to_register = schedule.len_bytes() * registrars.len() as u64;
         let listener = run.listener.clone();
         let tracker =
@@ -146,7 +148,7 @@ impl Engine {
             strategy,
             populate: options.populate,
             listener,
-            reserved: Mutex::new(Some(reserved)),
+            reserved: Mutex::new(Some((reserved, absent))),
         })
     }
 
@@ -184,7 +186,7 @@ impl Engine {
         span!(INFO, "register", regions = self.jobs().len(), registrars = self.registrars());
         let run = ChunkRun::begin(&self.work, self.release_threads(f64::INFINITY));
         let result = self.run_steps(&run);
-        drop(self.reserved.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(lock(&self.reserved).take());
         match result {
             Ok(figures) => {
                 // SAFETY: the caller promises that `finish` passes the keys to registrations;
@@ -203,7 +205,7 @@ impl Engine {
     fn run_steps(&self, run: &ChunkRun<'_>) -> Result<RunFigures, RegisterError> {
         let (steps, pipelined) = self.steps();
         let host = &*self.work.host;
-        let mut figures = RunFigures::default();
+        let (began, mut figures) = (host.now(), RunFigures::default());
         let mut chosen = None;
         for (at, step) in steps.iter().enumerate() {
             if at == 0 || !pipelined {
@@ -241,6 +243,7 @@ impl Engine {
             (figures.populating, registered) = ahead.end()?;
             figures.register_seconds += registered.saturating_sub(start).as_secs_f64();
         }
+        figures.seconds = host.now().saturating_sub(began).as_secs_f64();
         Ok(figures)
     }
 
@@ -286,8 +289,9 @@ impl Engine {
     /// Populates the ranges of a step.
     fn populate(&self, step: &EngineStep, all: &mut Populating) -> Result<(), RegisterError> {
         let tracker = &self.work.tracker;
-        for (job, range) in &step.populate {
+        for (mapping, range) in &step.populate {
             tracker.check()?;
+            self.release_headroom(mapping, range.clone());
             let is_long = range.len() >= MIN_STEP;
             let how = match (self.populate, all.threads) {
                 (Populate::Threads(threads), _) => Populate::Threads(threads),
@@ -295,8 +299,7 @@ impl Engine {
                 _ => Populate::Auto,
             };
             let options = tracker.populate_options(all.sum.bytes);
-            let region = self.jobs()[*job].region();
-            let done = self.work.host.populate(region, range.clone(), how, &options);
+            let done = self.work.host.populate(mapping, range.clone(), how, &options);
             let done = done.map_err(|error| tracker.convert_error(error))?;
             all.sum.bytes += done.bytes;
             all.sum.seconds += done.seconds;
@@ -308,15 +311,29 @@ impl Engine {
         Ok(())
     }
 
+    /// Ends the reservation for a range, which populating it reserves itself.
+    fn release_headroom(&self, mapping: &Region, range: Range<usize>) {
+        let pages = mapping.segments(range).filter(|(segment, _)| !segment.obtained.is_pooled());
+        let bytes: u64 = pages.map(|(_, range)| range.len() as u64).sum();
+        if let Some((lower_to, reserved)) = &mut *lock(&self.reserved) {
+            *reserved = reserved.saturating_sub(bytes);
+            lower_to(*reserved);
+        }
+    }
+
     fn registrars(&self) -> usize {
         self.work.registrars.len()
     }
 
     /// Returns the number of threads that deregister, from how long registering took.
     fn release_threads(&self, register_seconds: f64) -> usize {
-        let sequential = self.strategy.policy == Policy::Sequential
-            || register_seconds < PARALLEL_RELEASE_SECONDS;
-        if sequential { 1 } else { self.work.host.cores().min(self.registrars()).max(1) }
+        let max = match self.strategy.policy {
+            _ if register_seconds < PARALLEL_RELEASE_SECONDS => 1,
+            Policy::Sequential => 1,
+            Policy::Parallel(threads) => threads.get(),
+            Policy::Auto => usize::MAX,
+        };
+        max.min(self.work.host.cores()).min(self.registrars()).max(1)
     }
 
     fn result(&self, keys: Vec<Vec<IssuedKeys>>, figures: RunFigures) -> EngineResult {
@@ -330,6 +347,7 @@ impl Engine {
             threads: figures.threads,
             calibration: figures.calibration,
             register_seconds: figures.register_seconds,
+            seconds: figures.seconds,
             keys: schedule.chunk_counts().sum(),
         };
         let release_threads = self.release_threads(outcome.register_seconds);

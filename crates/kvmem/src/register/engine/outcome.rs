@@ -29,6 +29,9 @@ pub struct Outcome {
     /// Seconds spent registering, calibration included. They overlap with those of populating where
     /// chunks were registered while later ones were populated.
     pub register_seconds: f64,
+    /// Seconds of populating and registering together, from the beginning to the end.
+    #[serde(default)]
+    pub seconds: f64,
     /// The number of keys issued.
     pub keys: usize,
 }
@@ -87,6 +90,9 @@ impl fmt::Display for Outcome {
             "  registered in {register_seconds:.3} s, {how} ({policy}), {:.2} GiB/s",
             self.gib_per_s()
         )?;
+        if populated.threads > 0 {
+            writeln!(f, "  both together in {:.3} s", self.seconds)?;
+        }
         if let Some(measured) = &self.calibration {
             writeln!(
                 f,

@@ -18,8 +18,10 @@ pub(in crate::register) struct RegionJob {
     region: Arc<Region>,
     /// Made for this region by [`RegionJob::new`]: all its ranges lie in it.
     plan: Plan,
-    /// Bytes that are not resident and not populated beforehand: registering faults them in.
-    faulted: u64,
+    /// The bytes of the regions before it.
+    start: usize,
+    /// Bytes to be made resident, outside of hugetlb pools.
+    absent: u64,
     /// The shortest slice worth timing.
     min_slice_bytes: u64,
     _pinned: PinnedRange,
@@ -35,9 +37,9 @@ impl RegionJob {
     ) -> Result<RegionJob, RegisterError> {
         let layout = MemoryLayout::current(&region, host)?;
         let plan = layout.plan(limits, options)?;
-        let faulted = if plan.populate.is_empty() { layout.absent_outside_pools() } else { 0 };
-        let (min_slice_bytes, _pinned) = (layout.min_slice_bytes(), region.pin_pages());
-        Ok(RegionJob { region, plan, faulted, min_slice_bytes, _pinned })
+        let (absent, min_slice_bytes) = (layout.absent_outside_pools(), layout.min_slice_bytes());
+        let _pinned = region.pin_pages();
+        Ok(RegionJob { region, plan, start: 0, absent, min_slice_bytes, _pinned })
     }
 
     pub(in crate::register) fn region(&self) -> &Arc<Region> {
@@ -56,13 +58,13 @@ impl RegionJob {
 
 /// A step populates at least this much, so that starting its threads does not count.
 pub(super) const MIN_STEP: usize = 256 << 20;
-/// A region has at most this many steps: the last one is registered while nothing is populated.
+/// A run has at most this many steps: the last one is registered while nothing is populated.
 const MAX_STEPS: usize = 32;
 
 /// Ranges that are populated, and the chunks that can be registered then.
 pub(super) struct EngineStep {
-    /// The ranges to populate, each with the index of its job.
-    pub(super) populate: Vec<(usize, Range<usize>)>,
+    /// The ranges to populate, each with its whole mapping.
+    pub(super) populate: Vec<(Region, Range<usize>)>,
     /// The number of chunks up to which each lane is opened.
     pub(super) open_chunks: Vec<usize>,
 }
@@ -77,7 +79,12 @@ pub(super) struct Schedule {
 
 impl Schedule {
     /// Returns a schedule for this number of registrars.
-    pub(super) fn new(jobs: Vec<RegionJob>, registrars: usize) -> Schedule {
+    pub(super) fn new(mut jobs: Vec<RegionJob>, registrars: usize) -> Schedule {
+        let mut start = 0;
+        for job in &mut jobs {
+            job.start = start;
+            start += job.region.len();
+        }
         let chunks_before = (0..registrars).map(|lane| {
             let mut count = 0;
             let counts = jobs.iter().map(|job| {
@@ -113,9 +120,9 @@ impl Schedule {
         self.jobs.iter().flat_map(|job| &job.plan.populate).map(|range| range.len() as u64).sum()
     }
 
-    /// Returns the bytes that registering faults in.
-    pub(super) fn faulted_bytes(&self) -> u64 {
-        self.jobs.iter().map(|job| job.faulted).sum()
+    /// Returns the bytes to be made resident, outside of hugetlb pools.
+    pub(super) fn absent_bytes(&self) -> u64 {
+        self.jobs.iter().map(|job| job.absent).sum()
     }
 
     /// Returns whether registering faults in some pages of any region.
@@ -140,69 +147,77 @@ impl Schedule {
 
     /// Returns one step: all regions are populated before any is registered.
     pub(super) fn whole(&self) -> Vec<EngineStep> {
-        let populate = self.jobs.iter().enumerate().flat_map(|(job, RegionJob { plan, .. })| {
-            plan.populate.iter().map(move |range| (job, range.clone()))
-        });
-        vec![EngineStep {
-            populate: populate.collect(),
-            open_chunks: self.chunk_counts().collect(),
-        }]
+        vec![self.step(0..self.len_bytes() as usize)]
     }
 
     /// Returns the steps of the plans.
     pub(super) fn by_range(&self) -> Vec<EngineStep> {
-        self.cut(|job| job.plan.steps.clone())
+        let steps = self.jobs.iter().flat_map(|job| {
+            job.plan.steps.iter().map(|step| job.start + step.start..job.start + step.end)
+        });
+        steps.map(|step| self.step(step)).collect()
     }
 
     /// Returns steps of which one can be populated while the one before is registered. The first
-    /// has at least `sampled` chunks in each lane; if the first region has fewer, there is one
-    /// step.
+    /// has at least `sampled` chunks in each lane; if a lane has fewer, there is one step.
     pub(super) fn pipeline(&self, sampled: usize) -> Vec<EngineStep> {
-        let devices = &self.first().plan.devices;
-        if devices.iter().any(|device| device.chunks.len() < sampled) {
+        if self.chunk_counts().any(|count| count < sampled) {
             return self.whole();
         }
-        let sampled = devices.iter().map(|device| device.chunks[..sampled].last());
-        let mut first = sampled.flatten().map(|chunk| chunk.end).max().unwrap_or(0);
-        self.cut(|job| {
-            let (len, mut start) = (job.plan.len_bytes as usize, 0);
-            let least = MIN_STEP.max(len / MAX_STEPS);
-            // A chunk of another registrar, with other ends, opens with the step in which it ends.
+        let sampled = (0..self.chunks_before.len()).map(|lane| {
+            let (job, chunk) = self.chunk_of(ChunkTurn { lane, index: sampled - 1 });
+            job.start + job.plan.devices[lane].chunks[chunk].end
+        });
+        let (first, len) = (sampled.max().unwrap_or(0), self.len_bytes() as usize);
+        let least = MIN_STEP.max(len / MAX_STEPS);
+        // A chunk of another registrar, with other ends, opens with the step in which it ends.
+        let ends = self.jobs.iter().flat_map(|job| {
             let longest = job.plan.devices.iter().min_by_key(|device| device.chunks.len());
-            let mut steps = Vec::new();
-            for end in longest.into_iter().flat_map(|device| &device.chunks).map(|chunk| chunk.end)
-            {
-                let is_long = end - start >= least && len - end >= least;
-                if end == len || is_long && end >= first {
-                    steps.push(start..end);
-                    start = end;
-                }
-            }
-            first = 0;
-            steps
-        })
-    }
-
-    /// Cuts each job at the steps that `steps` returns.
-    fn cut(&self, mut steps_of: impl FnMut(&RegionJob) -> Vec<Range<usize>>) -> Vec<EngineStep> {
-        let mut steps = Vec::new();
-        for (job, region_job) in self.jobs.iter().enumerate() {
-            let plan = &region_job.plan;
-            for step in &steps_of(region_job) {
-                let common =
-                    |range: &Range<usize>| range.start.max(step.start)..range.end.min(step.end);
-                let populate = plan.populate.iter().map(common).filter(|range| !range.is_empty());
-                let open_chunks =
-                    plan.devices.iter().zip(&self.chunks_before).map(|(device, before)| {
-                        before[job] + device.chunks.partition_point(|chunk| chunk.end <= step.end)
-                    });
-                steps.push(EngineStep {
-                    populate: populate.map(|range| (job, range)).collect(),
-                    open_chunks: open_chunks.collect(),
-                });
+            let chunks = longest.into_iter().flat_map(|device| &device.chunks);
+            chunks.map(|chunk| job.start + chunk.end)
+        });
+        let (mut steps, mut start) = (Vec::new(), 0);
+        for end in ends {
+            let is_long = end - start >= least && len - end >= least;
+            if end == len || is_long && end >= first {
+                steps.push(self.step(start..end));
+                start = end;
             }
         }
         steps
+    }
+
+    /// Returns the step that populates a range, and opens the chunks that end in it or before it.
+    /// Offsets count from the beginning of the first region.
+    fn step(&self, step: Range<usize>) -> EngineStep {
+        let first = self.jobs.partition_point(|job| job.start <= step.start).saturating_sub(1);
+        let last = self.jobs.partition_point(|job| job.start < step.end).saturating_sub(1);
+        let mut populate: Vec<(Region, Range<usize>)> = Vec::new();
+        for RegionJob { region, plan, start, .. } in &self.jobs[first..=last] {
+            let mapping = region.whole_mapping();
+            let at = |offset: usize| {
+                offset.clamp(step.start, step.end).saturating_sub(*start).min(region.len())
+                    + region.start_in_mapping()
+            };
+            for absent in &plan.populate {
+                let range = at(absent.start + start)..at(absent.end + start);
+                match populate.last_mut() {
+                    // Adjacent regions of a mapping are populated together.
+                    Some((before, so_far))
+                        if before.base() == mapping.base() && so_far.end == range.start =>
+                    {
+                        so_far.end = range.end;
+                    }
+                    _ if range.is_empty() => {}
+                    _ => populate.push((mapping.whole_mapping(), range)),
+                }
+            }
+        }
+        let job = &self.jobs[last];
+        let open = job.plan.devices.iter().zip(&self.chunks_before).map(|(device, before)| {
+            before[last] + device.chunks.partition_point(|chunk| job.start + chunk.end <= step.end)
+        });
+        EngineStep { populate, open_chunks: open.collect() }
     }
 
     /// Returns the job of a turn, and the index of the chunk within the job.
