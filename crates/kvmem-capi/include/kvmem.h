@@ -2474,9 +2474,9 @@ kvmem_status kvmem_pool_options_init(struct kvmem_pool_options *options, uint64_
 /// error text says what is wrong.
 kvmem_status kvmem_parse_size(const char *text, uint64_t *out_bytes);
 
-/// Builds a pool of at least `bytes` bytes: maps, populates, registers. `options` may be NULL.
-/// Takes as long as the kernel needs to clear and pin that much memory. If the call fails, nothing
-/// is left behind.
+/// Builds a pool of at least `bytes` bytes: maps it, populates it, and registers the beginning
+/// while the rest is populated. `options` may be NULL. Takes as long as the kernel needs to clear
+/// and pin that much memory. If the call fails, nothing is left behind.
 kvmem_status kvmem_pool_create(uint64_t bytes,
                                const struct kvmem_pool_options *options,
                                struct kvmem_pool **out_pool);

@@ -182,9 +182,9 @@ fn builder(
     Ok(builder)
 }
 
-/// Builds a pool of at least `bytes` bytes: maps, populates, registers. `options` may be NULL.
-/// Takes as long as the kernel needs to clear and pin that much memory. If the call fails, nothing
-/// is left behind.
+/// Builds a pool of at least `bytes` bytes: maps it, populates it, and registers the beginning
+/// while the rest is populated. `options` may be NULL. Takes as long as the kernel needs to clear
+/// and pin that much memory. If the call fails, nothing is left behind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_create(
     bytes: u64,

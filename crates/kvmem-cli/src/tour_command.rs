@@ -188,10 +188,13 @@ fn pool(printer: &mut Printer, set_up: &SetUp) -> Result<(), Failure> {
     if let Some(pages) = report.choices.iter().find(|choice| choice.what == "pages") {
         printer.found("pages", format_args!("{}: {}", pages.chosen, pages.why))?;
     }
-    let seconds: f64 = report.receipt.ranges.iter().map(|range| range.seconds).fold(0.0, f64::max);
-    let resident: u64 = report.receipt.ranges.iter().map(|range| range.resident_bytes).sum();
+    let resident = report.receipt.resident_bytes();
+    let (seconds, threads) = match &report.registered {
+        Some(outcome) => (outcome.populated.seconds, outcome.populated.threads),
+        None => (report.receipt.seconds(), report.receipt.threads),
+    };
     let speed = resident as f64 / f64::from(1 << 30) / seconds.max(1e-9);
-    let (size, threads) = (bytes(resident), report.receipt.threads);
+    let size = bytes(resident);
     printer.found(
         "populated",
         format_args!("{size} in {seconds:.3} s by {threads} thread(s), {speed:.2} GiB/s"),

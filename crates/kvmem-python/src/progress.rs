@@ -34,6 +34,8 @@ struct Meter {
     total: u64,
     populate: Count,
     register: Count,
+    /// Whether the last part that began to be populated is not populated yet.
+    is_populating: bool,
     reported: Option<u64>,
 }
 
@@ -66,17 +68,23 @@ impl Meter {
             total: populate + register,
             populate: count(populate),
             register: count(register),
+            is_populating: false,
             reported: None,
         }
     }
 
     /// Returns the numbers to report, if they are new.
-    fn step(&mut self, phase: Phase, done: u64) -> Option<(u64, u64)> {
+    fn step(&mut self, phase: Phase, done: u64, total: u64) -> Option<(u64, u64)> {
         match phase {
-            Phase::Populate => self.populate.set(done),
+            Phase::Populate => {
+                self.populate.set(done);
+                self.is_populating = done < total;
+            }
             Phase::Register => {
                 // Pages that were resident before are not populated.
-                self.populate.before = self.populate.max;
+                if !self.is_populating {
+                    self.populate.before = self.populate.max;
+                }
                 self.register.set(done);
             }
             Phase::Deregister => return None,
@@ -128,20 +136,20 @@ impl Listener {
     }
 
     pub(crate) fn populate(&self, progress: &Progress) {
-        self.step(Phase::Populate, progress.done_bytes);
+        self.step(Phase::Populate, progress.done_bytes, progress.total_bytes);
     }
 
     pub(crate) fn register(&self, progress: &RegisterProgress) {
-        self.step(progress.phase, progress.done_bytes);
+        self.step(progress.phase, progress.done_bytes, progress.total_bytes);
     }
 
     /// Reports work that has one part, whose bytes were given for populating.
     pub(crate) fn done(&self, bytes: u64) {
-        self.step(Phase::Populate, bytes);
+        self.step(Phase::Populate, bytes, bytes);
     }
 
-    fn step(&self, phase: Phase, done: u64) {
-        let step = lock(&self.0.meter).step(phase, done);
+    fn step(&self, phase: Phase, done: u64, total: u64) {
+        let step = lock(&self.0.meter).step(phase, done, total);
         if let Some((done, total)) = step
             && !self.0.cancel.is_cancelled()
         {

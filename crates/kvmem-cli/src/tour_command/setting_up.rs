@@ -22,6 +22,8 @@ const MAX_POOL: u64 = 1 << 30;
 const MIN_PINNED: u64 = 64 << 20;
 /// Size if no limit can be read.
 const UNKNOWN: u64 = 256 << 20;
+/// The first of the two bars of building a pool.
+const POPULATING: &str = "populating";
 /// An upper bound of what rings pin for themselves.
 const SPARE: u64 = 1 << 20;
 
@@ -176,6 +178,10 @@ fn build(bytes: u64, hot: Vec<u64>, rings: &[Arc<dyn Registrar>]) -> Result<Pool
     let show =
         |bar: &Mutex<Option<(&str, Going)>>, step: &'static str, done, total, message: String| {
             let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
+            // Chunks are registered while later ones are populated: the bar does not go back.
+            if step == POPULATING && bar.as_ref().is_some_and(|(now, _)| *now != step) {
+                return;
+            }
             if bar.as_ref().is_none_or(|(now, _)| *now != step) {
                 *bar = Some((step, Going::new(step, Some(total))));
             }
@@ -191,7 +197,7 @@ fn build(bytes: u64, hot: Vec<u64>, rings: &[Arc<dyn Registrar>]) -> Result<Pool
         .registrars(rings.iter().cloned())
         .on_populate(move |it| {
             let speed = format!("{:.1} GiB/s", it.gib_per_s());
-            show(&populating, "populating", it.done_bytes, it.total_bytes, speed);
+            show(&populating, POPULATING, it.done_bytes, it.total_bytes, speed);
         })
         .on_register(move |it| {
             show(&registering, "registering", it.done_bytes, it.total_bytes, String::new());

@@ -27,12 +27,14 @@ pub struct PoolReport {
     pub boundary_bytes: Option<u64>,
     /// The names of the registrars, in order.
     pub devices: Vec<String>,
-    /// The kinds of memory at the time of mapping.
+    /// The kinds of memory. If all of the pool was ready when building returned: as found then;
+    /// otherwise at the time of mapping.
     pub receipt: Receipt,
-    /// The memory that was populated after mapping and before registering; `None`: none. The
-    /// receipt has the memory that was populated while mapping.
+    /// The memory of a pool without registrars that was populated after mapping; `None`: none. The
+    /// receipt has the memory that was populated while mapping, and the outcome of registering the
+    /// memory that was populated meanwhile.
     pub populated: Option<Populated>,
-    /// The outcome of registering; `None`: nothing is registered, or not yet.
+    /// The outcome of populating and registering; `None`: nothing is registered, or not yet.
     pub registered: Option<Outcome>,
     /// Sizes that are hot from the beginning, in bytes.
     pub hot_sizes: Vec<u64>,
@@ -63,7 +65,8 @@ pub struct ReportedChoice {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Step {
-    /// The name: `map`, `populate`, `register`.
+    /// The name: `map`; `populate`, after mapping and without registrars; `register`, which
+    /// populates chunks and registers earlier ones at the same time.
     pub what: String,
     /// Its duration in seconds.
     pub seconds: f64,

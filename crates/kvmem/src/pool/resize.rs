@@ -1,6 +1,6 @@
 //! *Resize*: moves the end of a pool, by whole parts.
 //!
-//! Growing populates the new parts, registers them, and then lengthens the space of offsets.
+//! Growing populates and registers the new parts, and then lengthens the space of offsets.
 //! Shrinking takes these steps in the reverse order. The pool therefore never allocates a byte that
 //! is not ready.
 
@@ -66,18 +66,15 @@ impl Pool {
                 *set = None;
             }
         }
-        let populated = self
-            .memory
-            .each_in(range, |region, within| provisioning.provisioner.populate(region, within))?;
-        let registered =
-            if parts.is_empty() { None } else { provisioning.provisioner.register(parts)? };
+        let provisioned = provisioning.provisioner.provision(&self.memory, range);
+        let (populated, registered) = provisioned.map_err(|(_, error)| error)?;
         if let Err(error) = self.space.grow_to(new) {
             for part in parts {
                 *part.set_mut() = None;
             }
             return Err(error.into());
         }
-        populated.into_iter().for_each(|one| add_populated(&mut grown.0, one));
+        add_populated(&mut grown.0, populated);
         add_registered(&mut grown.1, registered);
         provisioning.resized(old, new);
         Ok(())

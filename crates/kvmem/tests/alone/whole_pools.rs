@@ -166,6 +166,37 @@ fn broken_pages_are_quarantined() {
 }
 
 #[test]
+fn a_pool_of_several_kinds_of_pages_is_populated_by_registering() {
+    let _alone = alone();
+    let pages = match super::pools::Pool::with_free(PageSize::Huge2M, 3) {
+        Ok(pages) => pages,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let builder = || {
+        Pool::builder(10 * MIB)
+            .ladder(Ladder::new([PageSize::Huge2M, PageSize::Base]))
+            .boundary(2 * MIB as u64)
+            .registrar(Mlock::default())
+    };
+    let error = builder().strict(true).build().unwrap_err();
+    assert!(matches!(&error, PoolError::Memory(_)), "{error}");
+    let pool = match builder().build() {
+        Ok(pool) => pool,
+        Err(PoolError::Register(why)) => return println!("skipped: {why}"),
+        Err(error) => panic!("{error}"),
+    };
+    let report = pool.report();
+    let [first, rest] = &report.receipt.ranges[..] else { panic!("{report}") };
+    assert_eq!((first.obtained, first.range.len()), (PageSize::Huge2M, 6 * MIB));
+    assert_eq!((rest.obtained, rest.fallbacks.len()), (PageSize::Base, 1));
+    assert_eq!(report.receipt.resident_bytes(), 10 * MIB as u64);
+    let registered = report.registered.as_ref().expect("it has a registrar");
+    assert_eq!((registered.keys, registered.populated.bytes), (5, 10 * MIB as u64));
+    assert!(report.to_string().contains("both together in"), "{report}");
+    drop((pool, pages));
+}
+
+#[test]
 fn a_failed_thread_start_fails_the_build() {
     let _alone = alone();
     drop(builder().in_background(true).build());

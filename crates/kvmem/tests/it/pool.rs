@@ -5,6 +5,7 @@ mod blocks;
 mod init_on;
 mod lifetimes;
 mod metrics;
+mod overlap;
 mod quarantine;
 mod registered;
 mod resize;

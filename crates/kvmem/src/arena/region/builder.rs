@@ -128,7 +128,7 @@ impl RegionBuilder {
     }
 
     /// Prepares for populating later by [`Region::populate`], part by part. The caller populates
-    /// the whole region before its first use.
+    /// each page before its first use.
     pub(crate) fn populate_later(mut self) -> RegionBuilder {
         self.populate = Populate::None;
         self.options.populated = true;
@@ -177,10 +177,10 @@ impl RegionBuilder {
             }
         }
         let parts = mapped.populate_ranges();
-        let done = if self.populate == Populate::None {
-            self.keep_promises(&parts)?
-        } else {
-            populate(&parts, self.populate, &self.watch, 0)?.into_iter().map(Some).collect()
+        let done = match self.populate {
+            Populate::None if self.options.populated => vec![None; parts.len()],
+            Populate::None => self.keep_promises(&parts)?,
+            how => populate(&parts, how, &self.watch, 0)?.into_iter().map(Some).collect(),
         };
         let receipt = self.receipt(&mapped, &done)?;
         Ok(Region::whole(Mapping::from_span(

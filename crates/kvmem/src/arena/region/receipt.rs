@@ -23,7 +23,7 @@ pub struct Receipt {
     pub backing: Option<Backing>,
     /// Whether a NUMA policy was set and read back unchanged from the kernel.
     pub policy_verified: bool,
-    /// The number of threads that populated; 0 if nothing was populated.
+    /// The number of threads that populated while mapping; 0 if nothing was populated then.
     pub threads: usize,
     /// The parts of the region, in order and without gaps.
     pub ranges: Vec<RangeReceipt>,
@@ -48,9 +48,9 @@ pub struct RangeReceipt {
     pub resident_error_bytes: u64,
     /// The bytes resident in hugepages, if the kernel reports them.
     pub huge_bytes: Option<u64>,
-    /// The seconds that populating took; 0 if nothing was populated.
+    /// The seconds that populating took while mapping; 0 if nothing was populated then.
     pub seconds: f64,
-    /// The speed of populating; 0 if nothing was populated.
+    /// The speed of populating while mapping; 0 if nothing was populated then.
     pub gib_per_s: f64,
     /// The reasons why it is not on the first rung, one for each skipped rung. A range of
     /// transparent hugepages can have one more, if the kernel used base pages for a part of it.

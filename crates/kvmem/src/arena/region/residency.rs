@@ -3,7 +3,7 @@
 use std::ops::{Range, RangeBounds};
 use std::time::Instant;
 
-use super::map::nodes_found;
+use super::map::{nodes_found, survey};
 use super::receipt::Receipt;
 use super::region::Region;
 use crate::arena::error::call_failed;
@@ -114,6 +114,24 @@ impl Region {
             part.resident_bytes = found.resident_bytes;
             part.resident_error_bytes = found.error_bytes;
             part.huge_bytes = found.huge_bytes;
+        }
+        Ok(receipt)
+    }
+
+    /// Returns the receipt of the whole mapping after its pages were populated, compared with the
+    /// request as if [`map`](crate::arena::RegionBuilder::map) had populated them.
+    ///
+    /// # Errors
+    /// The errors of [`residency`](Region::residency); [`NoPages`](ArenaError::NoPages) if `strict`
+    /// and the kernel used base pages for a part of a range of transparent hugepages.
+    pub(crate) fn populated_receipt(&self, strict: bool) -> Result<Receipt, ArenaError> {
+        let whole = self.whole_mapping();
+        let mut receipt = whole.receipt_now()?;
+        for part in &mut receipt.ranges {
+            // SAFETY: the ranges of a receipt lie within the mapping, which is one allocation.
+            let at = unsafe { whole.base().add(part.range.start) };
+            part.nodes = nodes_found(at, part.range.len(), sys::page_size()).unwrap_or_default();
+            survey::verify(part, self.mapping().numa(), strict)?;
         }
         Ok(receipt)
     }

@@ -96,10 +96,6 @@ impl PoolMemory {
         &self.parts
     }
 
-    pub(in crate::pool) fn part_bytes(&self) -> usize {
-        self.part_bytes
-    }
-
     /// Returns the bytes of all parts.
     pub(in crate::pool) fn len(&self) -> usize {
         self.parts.iter().map(|part| part.region.len()).sum()

@@ -4,14 +4,12 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::listener::listening;
-use crate::arena::{
-    ArenaError, CancelToken, Populate, Populated, Progress, ProgressOptions, Region,
-};
-use crate::pool::blocks::Part;
+use crate::arena::{ArenaError, CancelToken, Populate, Populated, Progress, ProgressOptions};
+use crate::pool::blocks::{Part, PoolMemory};
 use crate::pool::observe::{self, SetUp};
 use crate::pool::{Cause, PoolError};
 use crate::register::{
-    Outcome, Policy, RegisterError, RegisterProgress, Registrar, RegistrationBuilder,
+    Outcome, Platform, Policy, RegisterError, RegisterProgress, Registrar, RegistrationBuilder,
     RegistrationSet,
 };
 
@@ -23,6 +21,7 @@ pub(in crate::pool) struct ProvisionOptions {
     pub(in crate::pool) populate: Populate,
     pub(in crate::pool) registrars: Vec<Arc<dyn Registrar>>,
     pub(in crate::pool) policy: Policy,
+    pub(in crate::pool) platform: Arc<dyn Platform>,
     pub(in crate::pool) cancel: CancelToken,
     pub(in crate::pool) on_populate: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
     pub(in crate::pool) on_register: Option<Arc<dyn Fn(RegisterProgress) + Send + Sync>>,
@@ -46,17 +45,21 @@ pub(in crate::pool) struct Provisioner {
     progress_options: ProgressOptions,
     /// A child of the builder's token.
     cancel: CancelToken,
-    /// `None`: the pool has no registrar.
+    /// `None`: the pool has no registrar. Otherwise registering populates what is not resident.
     registration: Option<RegistrationBuilder>,
-    /// The policy that calibration chose for the first part serves the others too.
-    policy: Mutex<Policy>,
+    /// The requested policy.
+    policy: Policy,
+    /// The policy that calibration chose for the first part serves the others too. Memory of a pool
+    /// is populated first, also if registrars are then called one after another.
+    chosen_policy: Mutex<Policy>,
 }
 
 impl Provisioner {
     pub(in crate::pool) fn new(options: &ProvisionOptions, part_bytes: usize) -> Provisioner {
         let cancel = options.cancel.child();
         let mut progress_options = ProgressOptions::new().cancel(cancel.clone());
-        if let Some(listener) = options.on_populate.clone() {
+        let on_populate = options.on_populate.clone();
+        if let Some(listener) = on_populate.clone() {
             progress_options =
                 progress_options.progress(move |progress| listening(|| listener(progress)));
         }
@@ -68,15 +71,22 @@ impl Provisioner {
             RegistrationSet::builder()
                 .registrars(options.registrars.iter().cloned())
                 .populate(options.populate)
+                .platform(Arc::clone(&options.platform))
                 .chunk_bytes(part_bytes as u64)
                 .cancel(cancel.clone())
                 .progress(move |progress| {
                     seen.registered(&progress);
-                    if let Some(listener) = &listener {
-                        listening(|| listener(progress));
+                    match (progress.populating(), &on_populate, &listener) {
+                        (Some(progress), Some(listener), _) => listening(|| listener(progress)),
+                        (None, _, Some(listener)) => listening(|| listener(progress)),
+                        _ => {}
                     }
                 })
         });
+        let chosen_policy = match options.policy {
+            Policy::Sequential if options.populate != Populate::None => Policy::parallel(1),
+            policy => policy,
+        };
         let name = Arc::clone(&options.name);
         Provisioner {
             name,
@@ -85,7 +95,8 @@ impl Provisioner {
             progress_options,
             cancel,
             registration,
-            policy: Mutex::new(options.policy),
+            policy: options.policy,
+            chosen_policy: Mutex::new(chosen_policy),
         }
     }
 
@@ -98,62 +109,76 @@ impl Provisioner {
         self.cancel.is_cancelled()
     }
 
-    /// Makes a range resident, unless the pool is not to be populated.
-    pub(in crate::pool) fn populate(
+    /// Populates a range of the memory and registers it, all of it or nothing. Registrars register
+    /// chunks while later ones are populated, and populating is then in the second figure. The
+    /// error comes with the step that failed.
+    pub(in crate::pool) fn provision(
         &self,
-        region: &Region,
+        memory: &PoolMemory,
         range: Range<usize>,
-    ) -> Result<Option<Populated>, PoolError> {
-        match self.populate_mode {
-            Populate::None => Ok(None),
-            mode => match region.populate(range, mode, &self.progress_options) {
-                Ok(done) => {
-                    self.set_up.populated(&done);
-                    Ok(Some(done))
-                }
-                Err(error) => Err(count_failure(&self.name, error.into())),
-            },
-        }
+    ) -> Result<(Option<Populated>, Option<Outcome>), (Cause, PoolError)> {
+        let provisioned = match &self.registration {
+            Some(builder) => {
+                let outcome = self.register(builder, memory.parts_in(range));
+                outcome.map(|outcome| (None, outcome))
+            }
+            None => self.populate(memory, range).map(|populated| (populated, None)),
+        };
+        provisioned.map_err(|error| {
+            let error = count_failure(&self.name, error);
+            let is_memory = matches!(error, PoolError::Memory(_));
+            (if is_memory { Cause::Populate } else { Cause::Register }, error)
+        })
     }
 
-    /// Registers parts, all of them or none. Returns the outcome; `None` without registrars.
-    pub(in crate::pool) fn register(&self, parts: &[Part]) -> Result<Option<Outcome>, PoolError> {
-        let Some(builder) = &self.registration else { return Ok(None) };
-        let mut policy = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
-        let regions: Vec<Arc<Region>> = parts.iter().map(|part| Arc::clone(&part.region)).collect();
-        let sets = builder.clone().policy(*policy).register_batch(regions);
-        let sets = sets.map_err(|error| count_failure(&self.name, error.into()))?;
-        let outcome = sets.first().map(|set| set.outcome().clone());
-        if let Some(outcome) = &outcome {
-            self.set_up.populated(&outcome.populated);
+    /// Makes a range resident, unless the pool is not to be populated.
+    fn populate(
+        &self,
+        memory: &PoolMemory,
+        range: Range<usize>,
+    ) -> Result<Option<Populated>, PoolError> {
+        let mut sum = None;
+        if self.populate_mode != Populate::None {
+            memory.each_in(range, |region, within| {
+                let done = region.populate(within, self.populate_mode, &self.progress_options)?;
+                self.set_up.populated(&done);
+                add_populated(&mut sum, Some(done));
+                Ok::<_, PoolError>(())
+            })?;
         }
-        if let Some(outcome) = &outcome
-            && *policy == Policy::Auto
-            && outcome.calibration.is_some()
-        {
-            *policy = if outcome.threads > 1 {
-                Policy::parallel(outcome.threads)
-            } else {
-                Policy::Sequential
-            };
+        Ok(sum)
+    }
+
+    /// Registers parts, and populates what is not resident. Returns the outcome.
+    fn register(
+        &self,
+        builder: &RegistrationBuilder,
+        parts: &[Part],
+    ) -> Result<Option<Outcome>, PoolError> {
+        let mut policy = self.chosen_policy.lock().unwrap_or_else(PoisonError::into_inner);
+        let regions = parts.iter().map(|part| Arc::clone(&part.region));
+        let sets = builder.clone().policy(*policy).register_batch(regions).map_err(of_memory)?;
+        let Some(mut outcome) = sets.first().map(|set| set.outcome().clone()) else {
+            return Ok(None);
+        };
+        self.set_up.populated(&outcome.populated);
+        if outcome.calibration.is_some() {
+            *policy = Policy::parallel(outcome.threads);
         }
+        outcome.policy = self.policy;
         for (part, set) in parts.iter().zip(sets) {
             *part.set_mut() = Some(set);
         }
-        Ok(outcome)
+        Ok(Some(outcome))
     }
+}
 
-    /// Populates and registers one part. An error comes with the step that failed.
-    pub(in crate::pool) fn provision(
-        &self,
-        part: &Part,
-    ) -> Result<(Option<Populated>, Option<Outcome>), (Cause, PoolError)> {
-        let whole = 0..part.region.len();
-        let populated =
-            self.populate(&part.region, whole).map_err(|error| (Cause::Populate, error))?;
-        let registered =
-            self.register(std::slice::from_ref(part)).map_err(|error| (cause(&error), error))?;
-        Ok((populated, registered))
+/// Returns the error of registering a pool: memory that cannot be populated is an error of the
+/// memory, with or without registrars.
+fn of_memory(error: RegisterError) -> PoolError {
+    match error {
+        RegisterError::Populate(error) => error.into(),
+        error => error.into(),
     }
 }
 
@@ -165,23 +190,11 @@ fn count_failure(pool: &str, error: PoolError) -> PoolError {
     error
 }
 
-fn cause(error: &PoolError) -> Cause {
-    match error {
-        PoolError::Register(error) if matches!(**error, RegisterError::Populate(_)) => {
-            Cause::Populate
-        }
-        _ => Cause::Register,
-    }
-}
-
 /// Returns whether an error says that the work was cancelled.
 pub(in crate::pool) fn was_cancelled(error: &PoolError) -> bool {
     match error {
         PoolError::Memory(error) => matches!(**error, ArenaError::Cancelled { .. }),
-        PoolError::Register(error) => matches!(
-            **error,
-            RegisterError::Cancelled { .. } | RegisterError::Populate(ArenaError::Cancelled { .. })
-        ),
+        PoolError::Register(error) => matches!(**error, RegisterError::Cancelled { .. }),
         _ => false,
     }
 }
@@ -206,6 +219,7 @@ pub(in crate::pool) fn add_registered(sum: &mut Option<Outcome>, one: Option<Out
             sum.len_bytes += one.len_bytes;
             sum.resident_bytes += one.resident_bytes;
             sum.register_seconds += one.register_seconds;
+            sum.seconds += one.seconds;
             sum.keys += one.keys;
             sum.threads = sum.threads.max(one.threads);
             sum.calibration = sum.calibration.or(one.calibration);

@@ -6,6 +6,7 @@
 //! keeps its placeholder until the pool ends.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -242,9 +243,9 @@ impl Provisioning {
             }
         }
         let _end = EndOnDrop(self);
-        while let Some(part) = self.next() {
-            span!(INFO, "ready", pool = &*self.provisioner.name, part);
-            match self.provisioner.provision(&self.memory.parts()[part]) {
+        while let Some(range) = self.next() {
+            span!(INFO, "ready", pool = &*self.provisioner.name, ?range);
+            match self.provisioner.provision(&self.memory, range) {
                 Ok((populated, registered)) => self.change(|state| {
                     add_populated(&mut state.populated, populated);
                     add_registered(&mut state.registered, registered);
@@ -264,9 +265,9 @@ impl Provisioning {
         }
     }
 
-    /// Returns the number of the part to provision next; `None` if none is left or the work was
+    /// Returns the range of the part to provision next; `None` if none is left or the work was
     /// cancelled.
-    fn next(&self) -> Option<usize> {
+    fn next(&self) -> Option<Range<usize>> {
         let mut state = self.state();
         if self.provisioner.is_cancelled() && !state.unready.is_empty() {
             let total = state.ready + state.figures().withheld;
@@ -275,10 +276,9 @@ impl Provisioning {
             state.failure.get_or_insert(error);
             return None;
         }
-        state
-            .unready
-            .front()
-            .map(|placeholder| (placeholder.0.offset() / self.memory.part_bytes() as u64) as usize)
+        let placeholder = state.unready.front()?;
+        let Range { start, end } = placeholder.0.range();
+        Some(start as usize..end as usize)
     }
 
     fn keep_from_use(&self, cause: Cause, error: PoolError) {

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::PoolBuilder;
 use super::partition::{Partition, PartitionOptions, wanted};
-use crate::arena::{HumanBytes, Populate, Region};
+use crate::arena::{HumanBytes, Populate, Receipt, Region};
 use crate::offset::OffsetAllocator;
 use crate::pool::blocks::{self, PoolMemory};
 use crate::pool::observe::Latency;
@@ -29,9 +29,9 @@ impl Pool {
 }
 
 impl PoolBuilder {
-    /// Builds the pool: maps, populates and registers the memory, in that order. Takes as long as
-    /// the kernel needs to clear and pin that much memory; in the background, the time of about
-    /// ten system calls.
+    /// Builds the pool: maps the memory, populates it, and registers chunks while later ones are
+    /// populated. Takes as long as the kernel needs to clear and pin that much memory; in the
+    /// background, the time of about ten system calls.
     ///
     /// # Errors
     /// [`PoolError`] names the layer that failed, the reason, and the remedy. Nothing is left
@@ -50,11 +50,12 @@ fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
 
     let by_part = options.in_background || options.quarantine;
     let grows = max > requested;
-    let at_once = !by_part && !grows;
+    // Registrars register the beginning while the rest is populated.
+    let at_once = !by_part && !grows && limits.is_empty();
     let mut steps = Vec::new();
     span!(INFO, "build", pool = &*options.provision.name, bytes = max, registrars = limits.len());
     let region = timed("map", &mut steps, || map(options, max, at_once))?;
-    let receipt = region.receipt().clone();
+    let mut receipt = region.receipt().clone();
     let partition = PartitionOptions {
         requested: requested as u64,
         receipt: &receipt,
@@ -70,20 +71,23 @@ fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
 
     let provisioner = Provisioner::new(&options.provision, part_bytes);
     provisioner.set_up.populated_in(receipt.ranges.iter().map(|range| range.seconds).sum());
-    let mut populated = None;
-    if !by_part && !at_once {
-        populated = timed("populate", &mut steps, || provisioner.populate(&region, 0..capacity))?;
-    }
     if options.init_on != InitOn::Never {
         // A forked child must not touch the memory, which it does not have.
         sys::count_forks();
     }
     let file = region.file_number()?;
     let memory = Arc::new(PoolMemory::new(region, part_bytes, file)?);
-    let mut registered = None;
-    if !by_part {
-        registered =
-            timed("register", &mut steps, || provisioner.register(memory.parts_in(0..capacity)))?;
+    let (mut populated, mut registered) = (None, None);
+    if !by_part && !at_once {
+        let what = if limits.is_empty() { "populate" } else { "register" };
+        let done = timed(what, &mut steps, || {
+            provisioner.provision(&memory, 0..capacity).map_err(|(_, error)| error)
+        });
+        (populated, registered) = done?;
+        if options.provision.populate != Populate::None {
+            let found = memory.parts()[0].region.populated_receipt(options.ladder.strict);
+            receipt = found.map_err(|error| options.provision.failed(error))?;
+        }
     }
     let space = offsets(options, capacity as u64, boundary).build()?;
     // SAFETY: the space was just built. Its capacity is at most the length of the memory, and
@@ -98,11 +102,11 @@ fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
         part_bytes: part_bytes as u64,
         boundary_bytes: boundary,
         devices: limits.iter().map(|limits| limits.device.clone()).collect(),
+        choices: describe(choice, &receipt, options),
         receipt,
         populated,
         registered,
         hot_sizes: options.hot_sizes.clone(),
-        choices: describe(choice, &memory, options),
         steps,
         quarantined: Vec::new(),
         stopped: None,
@@ -227,11 +231,11 @@ fn timed<T>(
 /// Returns the choices that the pool made, for its report.
 fn describe(
     boundary: ReportedChoice,
-    memory: &PoolMemory,
+    receipt: &Receipt,
     options: &PoolBuilder,
 ) -> Vec<ReportedChoice> {
     let mut choices =
-        vec![boundary, describe_pages(memory, options), describe_provisioning(options)];
+        vec![boundary, describe_pages(receipt, options), describe_provisioning(options)];
     if options.init_on != InitOn::Never {
         let (what, why) = ("init on".to_owned(), "requested; bytes are set to zero".to_owned());
         choices.push(ReportedChoice { what, chosen: options.init_on.to_string(), why });
@@ -239,8 +243,7 @@ fn describe(
     choices
 }
 
-fn describe_pages(memory: &PoolMemory, options: &PoolBuilder) -> ReportedChoice {
-    let receipt = memory.parts()[0].region.receipt();
+fn describe_pages(receipt: &Receipt, options: &PoolBuilder) -> ReportedChoice {
     let got: Vec<String> = receipt
         .ranges
         .iter()

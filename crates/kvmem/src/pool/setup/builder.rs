@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::arena::{Backing, CancelToken, Ladder, Numa, Populate, Progress};
 use crate::pool::provision::ProvisionOptions;
 use crate::pool::{InitOn, PoolSize};
-use crate::register::{Policy, RegisterProgress, Registrar};
+use crate::register::{Platform, Policy, RegisterProgress, Registrar, SystemPlatform};
 
 /// Builds a [`Pool`](crate::pool::Pool). See [`Pool::builder`](crate::pool::Pool::builder).
 #[derive(Clone)]
@@ -37,6 +37,7 @@ impl PoolBuilder {
             populate: Populate::Auto,
             registrars: Vec::new(),
             policy: Policy::Auto,
+            platform: Arc::new(SystemPlatform),
             cancel: CancelToken::new(),
             on_populate: None,
             on_register: None,
@@ -144,6 +145,13 @@ impl PoolBuilder {
     /// [`Policy::Auto`].
     pub fn policy(mut self, policy: Policy) -> PoolBuilder {
         self.provision.policy = policy;
+        self
+    }
+
+    /// Sets the machine under the registrars, which populates the memory of a pool that has some.
+    /// Default: [`SystemPlatform`].
+    pub fn platform(mut self, platform: Arc<dyn Platform>) -> PoolBuilder {
+        self.provision.platform = platform;
         self
     }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::arena::ArenaError;
 use crate::register::{Platform, RegisterError};
-use crate::threads::{Interruption, ProgressOptions, WorkBudget, WorkTracker, WorkUnit};
+use crate::threads::{Interruption, Progress, ProgressOptions, WorkBudget, WorkTracker, WorkUnit};
 
 /// A phase of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -48,6 +48,15 @@ pub struct RegisterProgress {
     pub elapsed: Duration,
     /// The piece of work that this report is about; `None` if the progress was queried.
     pub piece: Option<WorkUnit>,
+}
+
+impl RegisterProgress {
+    /// Returns the progress of populating that this is a report of; `None`: of another phase.
+    pub(crate) fn populating(&self) -> Option<Progress> {
+        let RegisterProgress { done_bytes, total_bytes, elapsed, .. } = *self;
+        let piece = self.piece.filter(|_| self.phase == Phase::Populate)?;
+        Some(Progress { done_bytes, total_bytes, elapsed, piece })
+    }
 }
 
 /// A callback that receives progress.

@@ -180,7 +180,13 @@ fn reports_are_shown_and_stored() {
     assert_eq!(serde_json::from_str::<PoolReport>(&json).expect("the same reference"), report);
     assert_eq!(pool.report(), report);
     assert_eq!(report.hot_sizes, [4096]);
-    assert!(report.steps.iter().all(|step| step.seconds >= 0.0) && report.steps.len() == 3);
+    let steps: Vec<&str> = report.steps.iter().map(|step| step.what.as_str()).collect();
+    assert_eq!(steps, ["map", "register"], "registering populates");
+    let registered = report.registered.as_ref().expect("it was registered");
+    assert_eq!((registered.populated.bytes, report.populated), (MIB as u64, None));
+    assert!(registered.seconds >= registered.register_seconds.max(registered.populated.seconds));
+    assert!(report.steps[1].seconds >= registered.seconds);
+    assert_eq!(report.receipt.ranges[0].resident_bytes, MIB as u64);
 }
 
 #[test]
