@@ -25,7 +25,9 @@
 //!    because resident pages keep it fragmented (`Ballast`). Hugepages of the pool are never
 //!    returned. The first round does not count. Short lines get more rounds. Simulated time has no
 //!    noise.
-//! 6. *Missing rows.* Rows that lack pages, memory, rings or locked memory are absent, and the
+//! 6. *Pools.* The table `pool` builds pools on a simulated machine: registering overlaps with
+//!    populating.
+//! 7. *Missing rows.* Rows that lack pages, memory, rings or locked memory are absent, and the
 //!    report says why. Large regions that are not resident are registered with the largest number
 //!    of contexts only: with fewer, a run takes as long and says less.
 
@@ -38,8 +40,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use kvmem::arena::{PageSize, Populate, Region};
+use kvmem::pool::Pool;
 use kvmem::register::{IoUring, Limits, PlanOptions, Policy, plan};
-use kvmem_testkit::simulated::Published;
+use kvmem_testkit::simulated::{
+    CallCosts, Costs, NicLimits, PopulateCosts, Published, SimulatedMachine,
+};
 
 use self::fixture::{Ballast, GroupFixture};
 use self::measure::measure;
@@ -50,6 +55,8 @@ use super::suite::{Figures, Run, Turns, names};
 
 use RegisterContenderId::{Auto, KvmemParallel, KvmemSequential, Parallel, Sequential};
 
+/// The table of pools.
+const POOL: &str = "pool";
 /// Contexts that register a region.
 const CONTEXTS: [u32; 3] = [1, 4, 8];
 /// Sizes of a region on io_uring.
@@ -99,10 +106,44 @@ pub fn run(run: &mut Run) -> Result<()> {
             })?;
         }
     }
+    pools(run)?;
     if let Some(ms) = planning_ms() {
         run.row("plan", "1 TiB for 8 registrars", "kvmem", Figures::of("ms", ms));
     }
     goals(run);
+    Ok(())
+}
+
+/// Builds pools on a simulated machine with 16 cores and one GPU.
+fn pools(run: &mut Run) -> Result<()> {
+    let about = "simulated seconds until a pool of 64 GiB is ready, one GPU, 16 cores";
+    run.about(POOL, about);
+    if !run.wants(POOL) {
+        return Ok(());
+    }
+    for (line, ms_per_gib, gib_per_s) in [
+        ("populated twice as fast as registered", 20.0, 100.0),
+        ("populated as fast as registered", 20.0, 50.0),
+        ("populated half as fast as registered", 37.0, 13.5),
+    ] {
+        let register = CallCosts { ms_per_gib, ..CallCosts::default() };
+        let populate = PopulateCosts { gib_per_s: gib_per_s / 4.0, max_gib_per_s: gib_per_s };
+        let limits = NicLimits { preferred_chunk_bytes: Some(256 << 20), ..NicLimits::default() };
+        let costs = Costs { register, populate, ..Costs::default() };
+        let machine = SimulatedMachine::builder().cores(16).nics(1).costs(costs).limits(limits);
+        let machine = machine.build();
+        let pool = Pool::builder(64 << 30)
+            .ladder(PageSize::Thp)
+            .registrars(machine.nics())
+            .platform(machine.platform());
+        let Some(outcome) = pool.build()?.report().registered else { continue };
+        let (populate, register) = (outcome.populated.seconds, 64.0 * ms_per_gib / 1e3);
+        let figures = Figures::of("s", outcome.seconds)
+            .with("populate", populate)
+            .with("register", register)
+            .with("over the longer", outcome.seconds / populate.max(register));
+        run.row(POOL, line, Auto, figures);
+    }
     Ok(())
 }
 
@@ -295,5 +336,7 @@ fn goals(run: &mut Run) {
         slow.iter().any(|slow| slow == line)
     });
     run.at_most("auto, several contexts: time to give back over that of sequential", 1.0, back);
+    let ratios = run.values(POOL, Auto, "over the longer", all);
+    run.at_most("pool: seconds over the longer of populating and registering", 1.15, ratios);
     run.at_most("plan: ms for 1 TiB and 8 registrars", 1.0, run.values("plan", "kvmem", "ms", all));
 }
