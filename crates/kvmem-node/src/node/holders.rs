@@ -5,6 +5,8 @@
 //! pin at most one in [`PART_PINNED`] of the bytes and of the entries, and so do all sessions
 //! together that only read. A value that several sessions of one holder have pinned counts once.
 
+use std::collections::HashSet;
+
 use super::SessionIndex;
 use super::node::Node;
 use super::sessions::Session;
@@ -14,7 +16,7 @@ use crate::error::{CallError, Quota};
 const PART_PINNED: u64 = 2;
 
 /// Sessions that share a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Holder {
     /// The sessions of a user that is neither the server's own nor an operator.
     User(u32),
@@ -144,16 +146,12 @@ impl Node {
 
     /// Returns an error if the sums of the holders are not those of their pins.
     pub(super) fn check_holdings(&self) -> Result<(), String> {
-        let mut counted = Holders::default();
-        for slot in 0..self.locals.len() as u32 {
-            let mut holders: Vec<Holder> = Vec::new();
-            for (_, it) in self.sessions.all() {
-                let pinned = it.pins.contains_key(&slot);
-                let new = it.holders().filter(|holder| pinned && !holders.contains(holder));
-                holders.extend(new.collect::<Vec<_>>());
+        let (mut counted, mut held) = (Holders::default(), HashSet::new());
+        for (_, it) in self.sessions.all() {
+            let pins = |holder| it.pins.keys().map(move |slot| (holder, *slot));
+            for (holder, slot) in it.holders().flat_map(pins).filter(|it| held.insert(*it)) {
+                counted.add(holder, self.space_of(slot));
             }
-            let bytes = if holders.is_empty() { 0 } else { self.space_of(slot) };
-            holders.into_iter().for_each(|holder| counted.add(holder, bytes));
         }
         let is_same = |one: &Holders, other: &Holders| {
             one.0.iter().all(|(holder, holding)| other.of(*holder) == *holding)

@@ -185,8 +185,8 @@ impl Sessions {
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = (SessionIndex, &Session)> {
-        let numbered = (0..=u8::MAX).zip(&self.0);
-        numbered.filter_map(|(number, it)| Some((SessionIndex(number), it.as_ref()?)))
+        let numbered = self.0.iter().enumerate();
+        numbered.filter_map(|(number, it)| Some((SessionIndex(number as u8), it.as_ref()?)))
     }
 
     pub(super) fn add_reservation(&mut self, session: SessionIndex, slot: u32, len: u64) {

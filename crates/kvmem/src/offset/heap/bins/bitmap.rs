@@ -68,6 +68,12 @@ impl BinBitmap {
         Some(bin_in(octave, self.fine[octave as usize].ilog2()))
     }
 
+    /// Returns whether the octave of a bin has no bit.
+    pub(super) fn is_clear(&self, bin: u32) -> bool {
+        let (octave, _) = octave_of(bin);
+        self.fine[octave] == 0 && self.coarse >> octave & 1 == 0
+    }
+
     /// Checks the bits of a bin, which is non-empty if `filled`.
     pub(super) fn check(&self, bin: u32, filled: bool) -> Result<(), String> {
         let (octave, mantissa) = octave_of(bin);

@@ -1,7 +1,7 @@
 //! *Bin check*: lists, splits and bitmaps agree.
 
 use super::super::chunked_table::NIL;
-use super::bin_sizes::{BINS, bin_size_max, bin_size_min};
+use super::bin_sizes::{BINS, PER_OCTAVE, bin_size_max, bin_size_min};
 use super::lists::{HoleLists, LIST_MAX, SPLIT, UNIFORM};
 use super::merging::MERGED;
 use super::splits::{LISTS, Split, list_id_in};
@@ -10,20 +10,32 @@ impl HoleLists {
     /// Checks that lists and bitmaps agree; returns the number of binned holes.
     pub(super) fn check(&self) -> Result<u32, String> {
         let mut binned = 0;
-        for bin in 0..BINS as u32 {
-            let length = self.lengths[bin as usize % BINS];
-            let filled = length == SPLIT || self.heads[bin as usize % BINS] != NIL;
-            self.bitmap.check(bin, filled)?;
-            if !filled && length == 0 {
+        for first in (0..BINS).step_by(PER_OCTAVE as usize) {
+            let octave = first..first + PER_OCTAVE as usize;
+            // Compares at once: most octaves are empty, and tests check after each call.
+            let is_empty = self.lengths[octave.clone()] == [0; PER_OCTAVE as usize]
+                && self.heads[octave.clone()] == [NIL; PER_OCTAVE as usize];
+            if is_empty && self.bitmap.is_clear(first as u32) {
                 continue;
             }
-            let (min, max) = (bin_size_min(bin), bin_size_max(bin));
-            binned += match length {
-                SPLIT => self.check_split(bin, min, max)?,
-                _ => self.check_list(bin, (min, max), min < max, length)?,
-            };
+            for bin in octave {
+                binned += self.check_bin(bin as u32)?;
+            }
         }
         Ok(binned)
+    }
+
+    /// Checks one bin; returns the number of its holes.
+    fn check_bin(&self, bin: u32) -> Result<u32, String> {
+        let length = self.lengths[bin as usize % BINS];
+        let filled = length == SPLIT || self.heads[bin as usize % BINS] != NIL;
+        self.bitmap.check(bin, filled)?;
+        let (min, max) = (bin_size_min(bin), bin_size_max(bin));
+        match length {
+            0 if !filled => Ok(0),
+            SPLIT => self.check_split(bin, min, max),
+            _ => self.check_list(bin, (min, max), min < max, length),
+        }
     }
 
     /// Checks one list of holes of `min` to `max` bytes; returns their number.
