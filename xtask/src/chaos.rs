@@ -119,7 +119,7 @@ fn attacks(root: &Path, command: &Path, seed: u64, quick: bool) -> Result<Comman
 }
 
 /// Returns a number that differs from run to run.
-fn clock() -> u64 {
+pub(crate) fn clock() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 

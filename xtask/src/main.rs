@@ -11,7 +11,7 @@
 //!   that generates tokens, and [`engines_matrix`] writes what was tested with which versions;
 //! - [`deploy`] runs the tests in `xtask/tests`, [`chaos`] attacks the built command, [`sanitize`]
 //!   runs the tests under the sanitizers and Miri, [`coverage`] counts what they execute,
-//!   [`simulate`] runs nodes in virtual time;
+//!   [`mutants`] looks for changes that no test notices, [`simulate`] runs nodes in virtual time;
 //! - [`install`], [`dist`], [`wheel`], [`package`] make what is shipped, by the [`layout`] of the C
 //!   interface and with the [`notices`] of the crates inside; [`site`] makes the documentation;
 //! - [`count`], [`drop_in`], [`mod@bench`], [`bench_suite`], [`bench_engine`] measure, and
@@ -32,6 +32,7 @@ mod engines_matrix;
 mod faults;
 mod install;
 mod layout;
+mod mutants;
 mod notices;
 mod output;
 mod package;
@@ -77,6 +78,9 @@ enum Chore {
     /// Count the lines and branches of the product that its tests in Rust execute, by crate, and
     /// list the lines that none executes. Takes a nightly toolchain with llvm-tools.
     Coverage(coverage::CoverageOptions),
+    /// Change the code of the most critical layers in one place after the other, and list the
+    /// changes that no unit test notices. Takes cargo-mutants; `.cargo/mutants.toml` has the files.
+    Mutants(mutants::MutantsOptions),
     /// Run histories of whole nodes in virtual time, with kills, stops and failing disks. A history
     /// that fails is made short, and its seed repeats it.
     Simulate(simulate::SimulateOptions),
@@ -168,6 +172,7 @@ fn main() -> Result<ExitCode> {
         Chore::Test(options) => checks::run(&root, &options),
         Chore::Sanitize(options) => sanitize::run(&root, &options),
         Chore::Coverage(options) => coverage::run(&root, &options),
+        Chore::Mutants(options) => mutants::run(&root, &options),
         Chore::Simulate(options) => simulate::run(&root, &options),
         Chore::Chaos(options) => chaos::run(&root, &options),
         Chore::Install(options) => install::run(&root, &options),

@@ -52,13 +52,20 @@ pub(crate) fn list(root: &Path, report: &mut Report, packages: &[&str]) {
     }
 }
 
-/// Runs the built tests that a filter of nextest selects, as the step `name`.
-pub(crate) fn test(root: &Path, report: &mut Report, name: &str, filter: &str) {
+/// Runs the built tests that a filter of nextest selects, with some variables, as the step `name`.
+pub(crate) fn test(
+    root: &Path,
+    report: &mut Report,
+    name: &str,
+    filter: &str,
+    variables: &[(&str, u64)],
+) {
     let threads = std::thread::available_parallelism().map_or(2, usize::from).to_string();
     let args = ["run", "--retries", "1", "--test-threads", &threads, "-E", filter];
     match nextest(root, &args) {
         Ok(mut tests) => {
             let list = |name: &str| root.join(LISTS).join(name);
+            tests.envs(variables.iter().map(|(name, value)| (name, value.to_string())));
             tests.arg("--cargo-metadata").arg(list("metadata.json"));
             tests.arg("--binaries-metadata").arg(list("binaries.json"));
             report.command(name, Kind::Tests, &mut tests);

@@ -47,11 +47,15 @@ enum Tool {
     Miri,
 }
 
-/// The tests that run under the sanitizers: all unit tests, and those of `tests/it` except
-/// registering, whose other side is foreign code.
-const SANITIZED: [(&str, &[&str], &[&str]); 2] = [
-    ("unit", &["--lib"], &[]),
-    ("integration", &["--test", "it"], &["slab::", "arena::", "offset::", "pool::"]),
+/// The tests that run under the sanitizers: crate, target, and filters. Registering is left out,
+/// whose other side is foreign code.
+const SANITIZED: [(&str, &[&str], &[&str]); 6] = [
+    ("kvmem", &["--lib"], &[]),
+    ("kvmem", &["--test", "it"], &["slab::", "arena::", "offset::", "pool::", "cache::"]),
+    ("kvmem-tier", &["--lib"], &[]),
+    ("kvmem-tier", &["--test", "it"], &[]),
+    ("kvmem-node", &["--lib"], &[]),
+    ("kvmem-node", &["--test", "it"], &["--skip", "registrars::"]),
 ];
 /// Cases of each property test under the sanitizers, which are ten times slower.
 const SANITIZED_CASES: &str = "20";
@@ -102,12 +106,12 @@ fn missing(tool: Tool) -> Option<&'static str> {
     }
 }
 
-/// Runs the library's unit and integration tests, built with a sanitizer.
+/// Runs the unit and integration tests of all layers, built with a sanitizer.
 fn sanitize(root: &Path, tool: Tool, host: &str, report: &mut Report) {
     let name = if tool == Tool::Thread { "thread" } else { "address" };
     let (flag, folder) = (format!("-Zsanitizer={name}"), format!("target/sanitize/{name}"));
-    for (name, targets, only) in SANITIZED {
-        let mut tests = nightly(root, &["test", "--locked", "--package", "kvmem"]);
+    for (package, targets, only) in SANITIZED {
+        let mut tests = nightly(root, &["test", "--locked", "--package", package]);
         tests.args(["--target", host, "--target-dir", &folder]).args(targets);
         // The sanitizer must see the standard library too.
         tests.args((tool == Tool::Thread).then_some("-Zbuild-std"));
@@ -120,7 +124,8 @@ fn sanitize(root: &Path, tool: Tool, host: &str, report: &mut Report) {
         // with threads may have threads.
         tests.env("ASAN_OPTIONS", "allocator_may_return_null=1");
         tests.env("TSAN_OPTIONS", "allocator_may_return_null=1:die_after_fork=0");
-        report.command(&format!("{tool:?}: {name}"), Kind::Tests, &mut tests);
+        let step = format!("{tool:?}: {package} {}", targets.concat());
+        report.command(&step, Kind::Tests, &mut tests);
     }
 }
 

@@ -14,6 +14,7 @@ use crate::programs;
 use crate::say;
 use crate::schedule::{MACHINE, Task};
 use crate::setup;
+use crate::simulate;
 use crate::step::{Kind, Report};
 use crate::workspace::target_folder;
 
@@ -74,6 +75,9 @@ const NIGHTLY: &str = "test(/::in_valgrind$/)";
 /// The tests of the laboratory.
 const LAB: &str = "package(=kvmem-lab)";
 
+/// Histories of whole nodes that each run simulates: about 30,000 steps, and 20 s of a processor.
+const HISTORIES: u64 = 45;
+
 /// Returns the tasks that build the programs of the workspace and run them.
 pub(super) fn programs(root: &Path, wanted: Wanted) -> Vec<Task<'_>> {
     let Wanted { tests, lab, examples, .. } = wanted;
@@ -89,14 +93,24 @@ pub(super) fn programs(root: &Path, wanted: Wanted) -> Vec<Task<'_>> {
         }));
     }
     let program = |group, name, filter: String| {
-        let run = move |report: &mut Report| programs::test(root, report, name, &filter);
+        let run = move |report: &mut Report| programs::test(root, report, name, &filter, &[]);
         Task::new(group, name, run).after(BUILD).after("setup")
     };
     if tests {
         let alone = program("test", "test: alone", ALONE.to_owned());
         tasks.push(alone.with(MACHINE));
         let left_out = if wanted.quick { NIGHTLY } else { "none()" };
-        tasks.push(program("test", "test", format!("not ({ALONE} | {LAB} | {left_out})")));
+        let simulated = format!("test(={})", simulate::TEST);
+        let others = format!("not ({ALONE} | {LAB} | {left_out} | {simulated})");
+        tasks.push(program("test", "test", others));
+        // Other seeds in each run: those of the second in which it begins.
+        let seed = chaos::clock();
+        let step = format!("test: simulated nodes, KVMEM_TEST_SEED={seed}");
+        let simulate = move |report: &mut Report| {
+            let variables = [("KVMEM_TEST_SEED", seed), ("KVMEM_TEST_ROUNDS", HISTORIES)];
+            programs::test(root, report, &step, &simulated, &variables);
+        };
+        tasks.push(Task::new("test", "simulated nodes", simulate).after(BUILD));
     }
     if lab {
         tasks.push(program("lab", "lab", LAB.to_owned()));
