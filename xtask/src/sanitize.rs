@@ -61,14 +61,17 @@ const SANITIZED: [(&str, &[&str], &[&str]); 6] = [
 const SANITIZED_CASES: &str = "20";
 /// The library's tests that run under Miri: code over heap memory, where every system call fails,
 /// and few of the layer without unsafe code.
-const INTERPRETED: [&str; 7] = [
+const INTERPRETED: [&str; 10] = [
     "arena::bump::",
     "arena::pages::",
     "arena::region::",
+    "cache::index::",
+    "cache::policy::",
+    "offset::allocator::",
+    "offset::heap::bins::",
+    "offset::placement::",
     "slab::",
     "sync::",
-    "offset::bins::",
-    "offset::raw::",
 ];
 /// Cases of each property test under Miri, which is hundreds of times slower.
 const INTERPRETED_CASES: &str = "2";

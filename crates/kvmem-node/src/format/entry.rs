@@ -278,8 +278,10 @@ impl EntryCell {
     /// Returns the sessions that use the extent.
     pub(crate) fn users(&self) -> impl Iterator<Item = usize> + '_ {
         self.users.iter().enumerate().flat_map(|(index, cell)| {
-            let bits = load(cell);
-            (0..64).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| index * 64 + bit)
+            // Each step takes the lowest bit away.
+            let rest = |bits: &u64| Some(bits & bits.wrapping_sub(1));
+            let left = std::iter::successors(Some(load(cell)), rest).take_while(|it| *it != 0);
+            left.map(move |bits| index * 64 + bits.trailing_zeros() as usize)
         })
     }
 

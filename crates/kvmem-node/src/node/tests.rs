@@ -970,3 +970,57 @@ fn blocks_of_unfinished_reads_stay_reserved() {
     next.reserve(session, &[all]).expect("the block is free");
     next.check().expect("the invariants hold");
 }
+
+#[test]
+fn a_batch_names_each_key_and_each_block_once() {
+    let mut node = node();
+    let session = begin(&mut node, 1);
+    let blocks = node.reserve(session, &[100, 100]).expect("there is space");
+    let [one, other] = [0, 1].map(|index| item_of(blocks[index].handle));
+    let with = |item: &CommitItem<'static>, key| CommitItem { key, ..*item };
+    for twice in [[with(&one, b"a"), with(&other, b"a")], [with(&one, b"a"), with(&one, b"b")]] {
+        let refused = node.commit(session, &twice, 5);
+        assert_eq!(refused, Err(CallError::Twice { index: 1 }));
+        assert!(found(&node).is_empty());
+    }
+    let items = [with(&one, b"a"), with(&other, b"b")];
+    node.commit(session, &items, 5).expect("each is named once");
+    assert_eq!(found(&node).len(), 2);
+    node.check().expect("the invariants hold");
+}
+
+/// A client may be of a version that has more priorities.
+#[test]
+fn a_higher_priority_than_any_is_the_highest() {
+    let mut node = node();
+    let session = begin(&mut node, 1);
+    for (key, priority) in [(b"a", u8::MAX), (b"b", 0)] {
+        let block = node.reserve(session, &[100]).expect("there is space")[0].handle;
+        let item = CommitItem { key, priority, ..item_of(block) };
+        node.commit(session, &[item], 5).expect("it is reserved");
+    }
+    node.check().expect("the invariants hold");
+    assert!(node.evict_bytes(None, 1).0 > 0);
+    assert!(found(&node).contains_key(&b"a"[..]));
+}
+
+/// Nothing says whose block a damaged entry was, so it may be granted again while it is pinned.
+#[test]
+fn pins_outlive_a_restart_unless_the_index_is_damaged() {
+    let mut node = node();
+    let session = begin(&mut node, 7);
+    insert(&mut node, session, b"pinned", 100);
+    assert!(node.acquire(session, &[b"pinned"], false, 5).expect("a call")[0].is_some());
+    let word = node.pin_word_of(session);
+    let (next, report) =
+        recovered(&node, &node.memory.index_bytes(), &[], |_| true).expect("valid");
+    assert_eq!((report.damaged, report.orphaned_sessions), (0, 1));
+    assert_eq!(next.pin_word_of(session), word);
+    let BlockHandle { slot, generation } =
+        node.reserve(session, &[64]).expect("there is space")[0].handle;
+    node.entry(slot).reserve(generation, u64::MAX - 100..u64::MAX - 50, Some(session.number()));
+    let (next, report) =
+        recovered(&node, &node.memory.index_bytes(), &[], |_| true).expect("valid");
+    assert_eq!((report.damaged, report.orphaned_sessions), (1, 1));
+    assert!(next.pin_word_of(session) > word);
+}
