@@ -979,8 +979,8 @@ fn a_batch_names_each_key_and_each_block_once() {
     let [one, other] = [0, 1].map(|index| item_of(blocks[index].handle));
     let with = |item: &CommitItem<'static>, key| CommitItem { key, ..*item };
     for twice in [[with(&one, b"a"), with(&other, b"a")], [with(&one, b"a"), with(&one, b"b")]] {
-        let refused = node.commit(session, &twice, 5);
-        assert_eq!(refused, Err(CallError::Twice { index: 1 }));
+        let failed = node.commit(session, &twice, 5);
+        assert_eq!(failed, Err(CallError::Twice { index: 1 }));
         assert!(found(&node).is_empty());
     }
     let items = [with(&one, b"a"), with(&other, b"b")];
