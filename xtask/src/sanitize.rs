@@ -61,12 +61,11 @@ const SANITIZED: [(&str, &[&str], &[&str]); 6] = [
 const SANITIZED_CASES: &str = "20";
 /// The library's tests that run under Miri: code over heap memory, where every system call fails,
 /// and few of the layer without unsafe code.
-const INTERPRETED: [&str; 10] = [
+const INTERPRETED: [&str; 9] = [
     "arena::bump::",
     "arena::pages::",
     "arena::region::",
     "cache::index::",
-    "cache::policy::",
     "offset::allocator::",
     "offset::heap::bins::",
     "offset::placement::",

@@ -984,7 +984,14 @@ fn a_batch_names_each_key_and_each_block_once() {
         assert!(found(&node).is_empty());
     }
     let items = [with(&one, b"a"), with(&other, b"b")];
-    node.commit(session, &items, 5).expect("each is named once");
+    for _ in 0..2 {
+        // A client repeats a call whose answer it has not received.
+        node.commit(session, &items, 5).expect("each is named once");
+    }
+    let others = [with(&one, b"b"), CommitItem { checksum: Some(7), ..with(&one, b"a") }];
+    for other in others {
+        assert!(node.commit(session, &[other], 5).is_err(), "it was committed as another");
+    }
     assert_eq!(found(&node).len(), 2);
     node.check().expect("the invariants hold");
 }
@@ -1023,4 +1030,19 @@ fn pins_outlive_a_restart_unless_the_index_is_damaged() {
         recovered(&node, &node.memory.index_bytes(), &[], |_| true).expect("valid");
     assert_eq!((report.damaged, report.orphaned_sessions), (1, 1));
     assert!(next.pin_word_of(session) > word);
+}
+
+#[test]
+fn a_client_ends_some_reservations_at_a_time() {
+    let options = NodeOptions { max_blocks: Some(400), align: 64, ..options() };
+    let mut node = Node::create(shared(BYTES), options).expect("the options are possible");
+    let session = begin(&mut node, 1);
+    node.reserve(session, &[64; 300]).expect("there is space");
+    assert!(!node.is_ending());
+    node.end_session(session);
+    assert!(node.is_ending() && node.stats().used > 0);
+    node.release_ended(300);
+    assert!(!node.is_ending());
+    assert_eq!((node.stats().used, node.sessions_left()), (0, 0));
+    node.check().expect("the invariants hold");
 }
