@@ -1046,3 +1046,20 @@ fn a_client_ends_some_reservations_at_a_time() {
     assert_eq!((node.stats().used, node.sessions_left()), (0, 0));
     node.check().expect("the invariants hold");
 }
+
+/// A client lives as long as a process has its lock.
+#[test]
+fn a_recovery_ends_the_clients_that_are_gone() {
+    let mut node = node();
+    let sessions = [7, 8].map(|pid| begin(&mut node, pid));
+    for session in sessions {
+        node.reserve(session, &[100]).expect("there is space");
+    }
+    let lock = node.open_session_file(sessions[1]).expect("there are descriptors");
+    let files = node.memory.descriptors().expect("there are descriptors");
+    let (next, report) = Node::recover(files, options()).expect("it is whole");
+    assert_eq!((report.ended_sessions, report.orphaned_sessions), (1, 1));
+    assert_eq!((report.freed_reservations, next.stats().reservations), (1, 1));
+    next.check().expect("the invariants hold");
+    drop(lock);
+}
