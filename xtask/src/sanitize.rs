@@ -67,7 +67,7 @@ const INTERPRETED: [&str; 8] = [
     "arena::region::",
     "cache::index::",
     "offset::allocator::raw_handle::",
-    "offset::heap::bins::",
+    "offset::heap::bins::bin_sizes::",
     "slab::",
     "sync::",
 ];
