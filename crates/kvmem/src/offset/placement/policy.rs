@@ -17,7 +17,7 @@
 //! The policy takes the end with the larger gain, and among the holes compared the one with the
 //! largest `U(r) − U(h) + 0.2·(U(h) + gain)`. Where sizes are few, it compares the first four holes
 //! that fit; where they are many, the first two for small requests and the first alone for larger
-//! ones.
+//! ones, and for all where they are evenly spread.
 //!
 //! An exact hole leaves no remainder and is preferred to all others. A small space compares several
 //! exact holes: while one size replaces another, an exact hole for one may be worth more to the
@@ -55,6 +55,9 @@ const CANDIDATES_OF_MANY: usize = 2;
 /// Where sizes are many, requests up to 1/`WEIGHED_PART` of the largest compare holes. Others take
 /// the first hole that fits.
 const WEIGHED_PART: u64 = 5;
+/// Many sizes are evenly spread if their mean is more than 1/`EVEN_PART` of the largest. No request
+/// compares holes then: that gains 0.0006 of the space, and takes a fifteenth of the time.
+const EVEN_PART: u64 = 3;
 
 /// Ranges, used and free, of a space in which it matters which hole is cut. Where there are more,
 /// some hole always fits well: with a thousand ranges of any size alive, choosing gains a
@@ -300,6 +303,8 @@ impl PlacementPolicy {
         self.renewal.update_model(last(LATEST), last(RECENT as u64));
         (self.max_weighed, self.candidates) = match self.renewal.few_sizes() {
             Some(_) => (u64::MAX, CANDIDATES),
+            // Evenly spread: the remainders are, too.
+            None if self.mean > self.renewal.largest() / EVEN_PART => (0, 1),
             None => (self.renewal.largest() / WEIGHED_PART, CANDIDATES_OF_MANY),
         };
         let sizes = self.renewal.few_sizes().unwrap_or(usize::MAX);
