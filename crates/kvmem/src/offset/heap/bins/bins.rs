@@ -8,7 +8,7 @@ use std::ops::{Index, IndexMut};
 
 use super::super::chunked_table::NIL;
 use super::bin_sizes::{BINS, EXACT, bin_floor};
-use super::holes::{Hole, RUN};
+use super::holes::{Hole, NULL_HOLE, RUN};
 use super::lists::{HoleLists, LIST_MAX, SPLIT, UNIFORM};
 
 /// All holes, binned or held back.
@@ -200,9 +200,10 @@ impl Bins {
     fn put_first(&mut self, bin: u32, id: u32, next: u32) {
         let lists = &mut self.lists;
         lists.heads[bin as usize % BINS] = id;
-        if next != NIL {
+        if lists.lengths[bin as usize % BINS] == UNIFORM {
             lists.holes[next].prev = id;
         } else {
+            lists.holes[or_null(next)].prev = id;
             lists.bitmap.mark(bin);
         }
     }
@@ -216,17 +217,25 @@ impl Bins {
             return lists.unlist_from_split((prev, next), list_id);
         }
         let length = lists.lengths[list_id as usize % BINS];
-        if length < UNIFORM {
-            if list_id >= EXACT {
-                lists.lengths[list_id as usize] = length.saturating_sub(1);
-            }
-        } else if length == SPLIT {
+        if length == SPLIT {
             return lists.unlist_from_split((prev, next), lists.list_below(list_id, size));
+        }
+        if length < UNIFORM {
+            // Without branches: where a hole is in a short list is unpredictable.
+            let emptied = prev & next == NIL;
+            let less = length.saturating_sub(u8::from(list_id >= EXACT));
+            lists.lengths[list_id as usize % BINS] = select_unpredictable(emptied, 0, less);
+            let head = &mut lists.heads[list_id as usize % BINS];
+            *head = select_unpredictable(prev == NIL, next, *head);
+            lists.holes[or_null(prev)].next = next;
+            lists.holes[or_null(next)].prev = prev;
+            lists.bitmap.unmark_if(emptied, list_id);
+            return;
         }
         if prev != NIL {
             lists.holes[prev].next = next;
         } else {
-            lists.heads[list_id as usize] = next;
+            lists.heads[list_id as usize % BINS] = next;
         }
         if next != NIL {
             lists.holes[next].prev = prev;
@@ -307,6 +316,12 @@ impl Bins {
     pub(super) fn lists_mut(&mut self) -> &mut HoleLists {
         &mut self.lists
     }
+}
+
+/// Returns the hole, or for [`NIL`] the one whose links are never read.
+#[inline(always)]
+fn or_null(id: u32) -> u32 {
+    select_unpredictable(id == NIL, NULL_HOLE, id)
 }
 
 impl Index<u32> for Bins {

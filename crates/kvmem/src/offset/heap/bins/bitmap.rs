@@ -27,10 +27,15 @@ impl BinBitmap {
     }
 
     /// Marks a bin as empty.
-    #[inline(always)]
     pub(super) fn unmark(&mut self, bin: u32) {
+        self.unmark_if(true, bin);
+    }
+
+    /// Marks a bin, which is marked, as empty if it is. Without a branch.
+    #[inline(always)]
+    pub(super) fn unmark_if(&mut self, emptied: bool, bin: u32) {
         let (octave, mantissa) = octave_of(bin);
-        let rest = self.fine[octave] & !(1 << mantissa);
+        let rest = self.fine[octave] & !(u64::from(emptied) << mantissa);
         self.fine[octave] = rest;
         self.coarse &= !(u64::from(rest == 0) << octave);
     }

@@ -14,7 +14,8 @@ const HELD_BACK: u32 = u32::MAX;
 pub(crate) const RUN: u32 = HELD_BACK - 1;
 
 /// The hole of every range that is not free: a record with size 0. The bytes free next to a range
-/// can be read from it without testing first whether there are any.
+/// can be read from it without testing first whether there are any. Its links are written in place
+/// of those of a neighbour that a hole does not have in its list, and are never read.
 pub(crate) const NULL_HOLE: u32 = 0;
 
 /// Records that each free moves while the records take far more memory than they need.
