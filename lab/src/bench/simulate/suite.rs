@@ -159,6 +159,7 @@ fn goals(run: &mut Run) {
         ("pair-4k", "kvmem-cached", 16, 10.0),
         ("high-water", "kvmem-cached", 16, 4.0),
         ("fragmented", "kvmem", 16, 6.0),
+        ("fragmented", "kvmem-cached", 16, 6.0),
         ("cross-thread", "kvmem-cached", 2, 1.0),
         ("insert-evict", "kvmem", 4, 3.0),
         ("insert-evict", "kvmem", 16, 8.0),

@@ -56,6 +56,19 @@ impl SpaceHandle {
         self.core.largest_free_hint()
     }
 
+    /// Returns the same of a space that is not cut, or the greatest number. One load.
+    #[inline(always)]
+    pub(crate) fn whole_hint(self) -> u64 {
+        self.core.hint.largest()
+    }
+
+    /// Returns the error of a request of 0 bytes, or of more than `largest_free`, a value of
+    /// [`whole_hint`](Self::whole_hint).
+    #[inline(always)]
+    pub(crate) fn error_above(self, size: u64, largest_free: u64) -> AllocError {
+        self.core.fail_early(size, largest_free)
+    }
+
     /// Returns whether a free range may have `size` bytes, without the lock. O(1): where the space
     /// is cut, the shard of the thread decides, and the others may have one if it has none.
     #[inline]

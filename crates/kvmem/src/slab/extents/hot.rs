@@ -1,8 +1,10 @@
 //! *Hot sizes*: the sizes that are cached, and their classes.
 //!
-//! A size is hot if the user named it, or if it was detected: it was allocated repeatedly among
+//! A size is hot if the user named it, or if it was detected: a thread allocated it repeatedly among
 //! sizes that are not hot. Requests that fail do not count, because a caller may repeat one until
-//! it has freed enough. Candidates are kept in a small table, indexed by a hash of the size. A
+//! it has freed enough. Each thread counts in a small table of its own, the [`Detector`], which it
+//! may share if there are many threads: nothing that all threads write is on the way of a request.
+//! Candidates are in this table, indexed by a hash of the size. A
 //! request for another size with the same hash decrements the candidate's count before it replaces
 //! the candidate. So sizes that are all different never become hot, and a size that makes up half
 //! of the requests of its entry becomes hot after a few. When all classes are taken, all detected
@@ -11,8 +13,8 @@
 //! detected again. If no size stands out among 2^12 requests, detection pauses for 2^16.
 //!
 //! Where caching costs more than it saves, as where several sizes share a full space, all sizes are
-//! *suspended*: none is hot for 2^16 requests. Then the named ones are hot again, and others are
-//! detected. Each time that caching pays no better, the next suspension is twice as long, up to
+//! *suspended*: none is hot until a thread has made 2^16 requests. Then the named ones are hot again,
+//! and this thread detects others. Each time that caching pays no better, the next suspension is twice as long, up to
 //! 2^22 requests.
 //!
 //! All tables are read without a lock, and a reader may see outdated entries. The authoritative
@@ -21,13 +23,15 @@
 
 use std::ptr;
 
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence, thread_number};
 
 /// The number of sizes that can be hot at the same time.
 pub(super) const CLASSES: usize = 32;
 /// At most a quarter of the buckets is in use, so a size is found with the first or second load.
 const BUCKETS: usize = 4 * CLASSES;
 const CANDIDATES: usize = 64;
+/// The number of detectors. More threads than these share them.
+const DETECTORS: usize = 16;
 /// A candidate becomes hot when its requests exceed the other requests of its entry by this number.
 const REQUESTS_TO_BE_HOT: u32 = 8;
 /// The number of requests for sizes that are not hot before detected sizes are forgotten.
@@ -77,14 +81,21 @@ pub(super) struct HotSizes {
     /// opposite: if a reader finds the same even number before and after, nothing was cached
     /// meanwhile.
     epoch: AtomicU32,
-    /// The number of requests for which no size is hot.
-    suspended: AtomicU32,
     /// The length of the next suspension.
     suspension: AtomicU32,
-    /// A candidate in the upper half, the count of its requests in the lower half.
-    candidates: [AtomicU64; CANDIDATES],
+    detectors: [Detector; DETECTORS],
+}
+
+/// What a thread has seen of sizes that are not hot. Aligned to two cache lines, because processors
+/// fetch lines in pairs.
+#[repr(align(128))]
+struct Detector {
+    /// The number of requests for which the thread makes no size hot.
+    suspended: AtomicU32,
     /// Requests for sizes that are not hot since detected sizes were last forgotten.
     cold_requests: AtomicU32,
+    /// A candidate in the upper half, the count of its requests in the lower half.
+    candidates: [AtomicU64; CANDIDATES],
 }
 
 /// Distributes sizes, which are often multiples of a power of two, over `2^BITS` entries.
@@ -103,10 +114,12 @@ impl HotSizes {
             max_size: AtomicU32::new(0),
             detection: AtomicU32::new(Detection::Off.number()),
             epoch: AtomicU32::new(0),
-            suspended: AtomicU32::new(0),
             suspension: AtomicU32::new(SUSPENDED_REQUESTS.0),
-            candidates: std::array::from_fn(|_| AtomicU64::new(0)),
-            cold_requests: AtomicU32::new(0),
+            detectors: std::array::from_fn(|_| Detector {
+                suspended: AtomicU32::new(0),
+                cold_requests: AtomicU32::new(0),
+                candidates: std::array::from_fn(|_| AtomicU64::new(0)),
+            }),
         }
     }
 
@@ -157,9 +170,11 @@ impl HotSizes {
         // Relaxed, all: no other thread uses the tables.
         self.named.store(0, Ordering::Relaxed);
         self.forget_detected();
-        self.candidates.iter().for_each(|candidate| candidate.store(0, Ordering::Relaxed));
+        for detector in &self.detectors {
+            detector.candidates.iter().for_each(|seen| seen.store(0, Ordering::Relaxed));
+            detector.suspended.store(0, Ordering::Relaxed);
+        }
         self.detection.store(detection.number(), Ordering::Relaxed);
-        self.suspended.store(0, Ordering::Relaxed);
         self.suspension.store(SUSPENDED_REQUESTS.0, Ordering::Relaxed);
         self.end_epoch();
         self.set_max_size(max_size);
@@ -221,7 +236,9 @@ impl HotSizes {
         self.used.store(0, Ordering::Relaxed);
         let (min, max) = SUSPENDED_REQUESTS;
         let length = if puts >= PAID_PUTS { min } else { self.suspension.load(Ordering::Relaxed) };
-        self.suspended.store(length, Ordering::Relaxed);
+        for detector in &self.detectors {
+            detector.suspended.store(length, Ordering::Relaxed);
+        }
         self.suspension.store((length * 2).min(max), Ordering::Relaxed);
     }
 
@@ -258,7 +275,9 @@ impl HotSizes {
         self.sizes[named..].iter().for_each(|size| size.store(0, Ordering::Relaxed));
         self.buckets.iter().for_each(|bucket| bucket.store(0, Ordering::Relaxed));
         self.used.store(named, Ordering::Relaxed);
-        self.cold_requests.store(0, Ordering::Relaxed);
+        for detector in &self.detectors {
+            detector.cold_requests.store(0, Ordering::Relaxed);
+        }
         for class in 0..named {
             self.insert(self.size_of(class), class);
         }
@@ -293,13 +312,20 @@ impl HotSizes {
             .store(u64::from(size) << 32 | (class as u64 + 1), Ordering::Relaxed);
     }
 
+    /// Returns the detector of the calling thread.
+    #[inline]
+    fn detector(&self) -> &Detector {
+        &self.detectors[thread_number() % DETECTORS]
+    }
+
     /// Records an allocation of a size that is not hot; returns whether sizes should become hot.
     #[inline]
     pub(super) fn record_request(&self, size: u64) -> bool {
+        let detector = self.detector();
         // Relaxed, all: if threads overwrite each other's counts, a request or two is not counted.
-        let suspended = self.suspended.load(Ordering::Relaxed);
+        let suspended = detector.suspended.load(Ordering::Relaxed);
         if suspended > 0 {
-            self.suspended.store(suspended - 1, Ordering::Relaxed);
+            detector.suspended.store(suspended - 1, Ordering::Relaxed);
             return false;
         }
         if self.used() < self.named() {
@@ -309,20 +335,20 @@ impl HotSizes {
         if !on || size > u64::from(self.max_size.load(Ordering::Relaxed)) {
             return false;
         }
-        let cold = self.cold_requests.load(Ordering::Relaxed).saturating_add(1);
-        self.cold_requests.store(cold, Ordering::Relaxed);
+        let cold = detector.cold_requests.load(Ordering::Relaxed).saturating_add(1);
+        detector.cold_requests.store(cold, Ordering::Relaxed);
         if cold >= PAUSE_AFTER_REQUESTS && self.used() == 0 {
-            self.cold_requests.store(0, Ordering::Relaxed);
-            self.suspended.store(SUSPENDED_REQUESTS.0, Ordering::Relaxed);
+            detector.cold_requests.store(0, Ordering::Relaxed);
+            detector.suspended.store(SUSPENDED_REQUESTS.0, Ordering::Relaxed);
             return false;
         }
-        let candidate = &self.candidates[hash::<{ CANDIDATES.ilog2() }>(size as u32)];
+        let candidate = &detector.candidates[hash::<{ CANDIDATES.ilog2() }>(size as u32)];
         let seen = candidate.load(Ordering::Relaxed);
         let count = seen as u32;
         let next = match seen >> 32 == size {
             true if count + 1 >= REQUESTS_TO_BE_HOT => {
                 candidate.store(0, Ordering::Relaxed);
-                return self.has_room();
+                return self.used() < CLASSES || self.should_forget_detected();
             }
             true => seen + 1,
             false if count > 1 => seen - 1,
@@ -332,19 +358,13 @@ impl HotSizes {
         false
     }
 
-    /// Returns whether a size can become hot: a class is unused, or detected sizes can be
-    /// forgotten.
-    fn has_room(&self) -> bool {
-        self.used() < CLASSES || self.should_forget_detected()
-    }
-
     /// Returns whether all classes are taken, some of them by detected sizes, and enough requests
-    /// were for other sizes.
+    /// of the calling thread were for other sizes.
     pub(super) fn should_forget_detected(&self) -> bool {
         // Relaxed: a hint.
         self.used() == CLASSES
             && self.named() < CLASSES
-            && self.cold_requests.load(Ordering::Relaxed) >= FORGET_AFTER_REQUESTS
+            && self.detector().cold_requests.load(Ordering::Relaxed) >= FORGET_AFTER_REQUESTS
     }
 }
 
@@ -405,6 +425,23 @@ mod tests {
     }
 
     #[test]
+    fn threads_that_allocate_sizes_of_their_own_find_each_of_them() {
+        let hot = HotSizes::new();
+        hot.open(Detection::On, 1 << 30);
+        std::thread::scope(|scope| {
+            for thread in 0..4u32 {
+                let hot = &hot;
+                // Half of the requests of each thread are for one size, and no other one repeats.
+                scope.spawn(move || {
+                    let size = |i: u32| if i % 2 == 0 { 4096 } else { thread << 20 | (i + 10_000) };
+                    let found = (0..1000u32).position(|i| hot.record_request(u64::from(size(i))));
+                    assert!(found.is_some_and(|requests| requests < 40), "{thread}: {found:?}");
+                });
+            }
+        });
+    }
+
+    #[test]
     fn detection_waits_for_the_first_free() {
         let hot = HotSizes::new();
         hot.open(Detection::AfterFirstFree, 1 << 30);
@@ -442,7 +479,7 @@ mod tests {
     fn pauses_grow_until_caching_has_paid() {
         let hot = HotSizes::new();
         hot.open(Detection::On, u32::MAX);
-        let pause = || hot.suspended.load(Ordering::Relaxed);
+        let pause = || hot.detector().suspended.load(Ordering::Relaxed);
         for length in [16, 17, 18, 19, 20, 21, 22, 22] {
             hot.suspend(PAID_PUTS - 1);
             assert_eq!(pause(), 1 << length);

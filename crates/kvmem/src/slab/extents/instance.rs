@@ -221,6 +221,16 @@ impl ExtentInstance {
 
     #[inline(always)]
     fn allocate_from_space(&self, size: u64) -> Result<Range, AllocError> {
+        // Most requests of a full space fail here, where nothing is cached: three loads decide. The
+        // hint of a cut space is above every size.
+        let mut largest = 0;
+        let fails = self.hot.nothing_hot(|| {
+            largest = self.space.whole_hint();
+            size.wrapping_sub(1) >= largest
+        });
+        if fails {
+            return Err(self.space.error_above(size, largest));
+        }
         // The error is passed separately, so a successful result stays in registers. It is made
         // here, so callers that ignore it do not pay for it.
         let mut failure = AllocError::ZeroSize;
@@ -239,25 +249,23 @@ impl ExtentInstance {
         RawAllocation { handle: RawHandle { allocator: id, slot, generation }, offset, size }
     }
 
-    /// Allocates a range that the thread's loaded magazine does not have; returns its words. Most
-    /// requests of a full space fail here, without a lock: they write nothing but the mark of the
-    /// owner lock.
+    /// Allocates a range that the thread's loaded magazine does not have; returns its words. A
+    /// request that must fail takes no lock: it writes nothing but the mark of the owner lock.
     #[inline(never)]
     fn allocate_or_fail(&self, size: u64, failure: &mut AllocError) -> (u64, u64) {
-        // Where no size is hot nothing is cached, and the space decides.
         let may_serve = size > 0 && self.space.may_serve(size);
-        let mut may_fit = false;
-        let fails = self.hot.nothing_hot(|| {
-            may_fit = may_serve || size.wrapping_sub(1) < self.space.largest_free_hint();
-            !may_fit
-        });
-        if fails {
-            return Range::none(FULL).into_words();
-        }
-        // If it fails, the caches are queried: a size may have become hot meanwhile.
-        if may_fit && let Some(range) = self.space.try_take(size, self.max_live()) {
-            self.record_request(size);
-            return range.into_words();
+        if self.hot.nothing_hot(|| true) {
+            // Nothing is cached, and the space decides.
+            if !may_serve
+                && self.hot.nothing_hot(|| size.wrapping_sub(1) >= self.space.largest_free_hint())
+            {
+                return Range::none(FULL).into_words();
+            }
+            // If it fails, the caches are queried: a size may have become hot meanwhile.
+            if let Some(range) = self.space.try_take(size, self.max_live()) {
+                self.record_request(size);
+                return range.into_words();
+            }
         }
         if !may_serve
             && (size > self.magazines.max_free_fast(|| self.space.free_bound())
