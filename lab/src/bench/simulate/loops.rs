@@ -87,7 +87,7 @@ impl Setting<'_> {
         let scene = ScenarioState::<C>::new(scenario, self.cores)?;
         use ConcurrencyScenario::{Fragmented, HighWater};
         let is_cut = matches!(scenario, Fragmented | HighWater);
-        self.rate(if is_cut { WARM_TO_CUT } else { WARM }, |index| {
+        self.rate(if is_cut { WARM_TO_CUT } else { WARM_TO_JOIN }, |index| {
             let mut worker = scene.worker(index);
             move || {
                 cores::work(own);
@@ -167,5 +167,8 @@ struct Warm {
 const BUMP_CALLS: u64 = 4_000_000;
 /// As many steps as in `concurrency`.
 const WARM: Warm = Warm { steps: 1000, time: 1_000_000 };
+/// Enough for 64 threads to get their magazines one after the other, which nap for 50 µs each time
+/// that the registry of threads is locked.
+const WARM_TO_JOIN: Warm = Warm { steps: 1000, time: 10_000_000 };
 /// Enough for a space to be cut into shards, which takes milliseconds once.
 const WARM_TO_CUT: Warm = Warm { steps: 1_000_000, time: 10_000_000 };
