@@ -1,21 +1,21 @@
 //! *Hot sizes*: the sizes that are cached, and their classes.
 //!
-//! A size is hot if the user named it, or if it was detected: a thread allocated it repeatedly among
-//! sizes that are not hot. Requests that fail do not count, because a caller may repeat one until
-//! it has freed enough. Each thread counts in a small table of its own, the [`Detector`], which it
-//! may share if there are many threads: nothing that all threads write is on the way of a request.
-//! Candidates are in this table, indexed by a hash of the size. A
-//! request for another size with the same hash decrements the candidate's count before it replaces
-//! the candidate. So sizes that are all different never become hot, and a size that makes up half
-//! of the requests of its entry becomes hot after a few. When all classes are taken, all detected
-//! sizes are forgotten together, at most once every 2^14 requests for other sizes. Traffic can
-//! change, for example when a server loads another model, and sizes that are still hot are soon
-//! detected again. If no size stands out among 2^12 requests, detection pauses for 2^16.
+//! A size is hot if the user named it, or if it was detected: a thread allocated it repeatedly
+//! among sizes that are not hot. Requests that fail do not count, because a caller may repeat one
+//! until it has freed enough. Each thread counts in a small table of its own, the [`Detector`],
+//! which it may share if there are many threads: nothing that all threads write is on the way of a
+//! request. Candidates are in this table, indexed by a hash of the size. A request for another size
+//! with the same hash decrements the candidate's count before it replaces the candidate. So sizes
+//! that are all different never become hot, and a size that makes up half of the requests of its
+//! entry becomes hot after a few. When all classes are taken, all detected sizes are forgotten
+//! together, at most once every 2^14 requests for other sizes. Traffic can change, for example when
+//! a server loads another model, and sizes that are still hot are soon detected again. If no size
+//! stands out among 2^12 requests, detection pauses for 2^16.
 //!
 //! Where caching costs more than it saves, as where several sizes share a full space, all sizes are
-//! *suspended*: none is hot until a thread has made 2^16 requests. Then the named ones are hot again,
-//! and this thread detects others. Each time that caching pays no better, the next suspension is twice as long, up to
-//! 2^22 requests.
+//! *suspended*: none is hot until a thread has made 2^16 requests. Then the named ones are hot
+//! again, and this thread detects others. Each time that caching pays no better, the next
+//! suspension is twice as long, up to 2^22 requests.
 //!
 //! All tables are read without a lock, and a reader may see outdated entries. The authoritative
 //! check is [`keeps`](HotSizes::keeps), which runs under the owner's lock, and a thread that takes
