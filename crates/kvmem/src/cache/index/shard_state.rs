@@ -1,10 +1,10 @@
 //! *Shard state*: the index of a shard, its policy and its leases, under the shard's lock.
 //!
 //! Invariants, which `check` verifies here and `KvCache::check` over all shards: (1) the block at
-//! slot *s* is found under `hashes[s]`, and is the only one with that slot; (2) every slot is
-//! either in use by one block or free; (3) no two blocks have one key; (4) what the usage has
-//! charged is what the shards hold and what is being written; (5) the leases of a hash have one
-//! entry, and at least one holder.
+//! slot *s* is found under the hash that the policy has for it, and is the only one with that slot;
+//! (2) every slot is either in use by one block or free; (3) no two blocks have one key; (4) what
+//! the usage has charged is what the shards hold and what is being written; (5) the leases of a
+//! hash have one entry, and at least one holder.
 
 use std::borrow::Borrow;
 use std::mem;
@@ -50,6 +50,10 @@ pub(in crate::cache) struct ShardState<K> {
     spare: Slot,
     /// Counts attempts to evict.
     evictions: u32,
+    /// The number of attempts before the last comparison with other shards.
+    compared: u32,
+    /// Evictions that the shard may still make without a look at other shards.
+    allowed: u32,
     /// The number of the thread that evicted last.
     evictor: u32,
     /// Commits since the shard last advanced the clock.
@@ -57,8 +61,8 @@ pub(in crate::cache) struct ShardState<K> {
     /// Threads that change the state reach it without locking. The lock exists because look-ups
     /// share the state, and a policy need not be `Sync`.
     pub(super) policy: Mutex<ActivePolicy>,
-    /// The hash of the block at each slot; at a free slot, the hash of the last block there.
-    hashes: Vec<u64>,
+    /// Number of slots in use and free.
+    slots: Slot,
     /// Slots that are free besides the spare one.
     free: Vec<Slot>,
     /// Leases, and the values in flight to a lower tier.
@@ -77,10 +81,12 @@ impl<K> ShardState<K> {
             exact,
             spare: NO_SLOT,
             evictions: 0,
+            compared: 0,
+            allowed: 0,
             evictor: 0,
             uncounted: 0,
             policy,
-            hashes: Vec::new(),
+            slots: 0,
             free: Vec::new(),
             leases,
         }
@@ -95,7 +101,7 @@ impl<K> ShardState<K> {
         let this = thread_number() as u32;
         if mem::replace(&mut self.evictor, this) == this
             && let [_, Some(slot)] = policy.upcoming()
-            && let Some(&hash) = self.hashes.get(slot as usize)
+            && let Some(hash) = policy.hash_of(slot)
             && let Some(held) = self.index.find(hash, |held| held.slot() == slot)
         {
             held.prefetch_bytes();
@@ -103,7 +109,7 @@ impl<K> ShardState<K> {
         if self.evictions % EVICTED_TOGETHER == 1 {
             let slots = policy.upcoming::<{ 2 + EVICTED_TOGETHER as usize }>();
             let hashes = slots.map(|slot| {
-                let hash = *self.hashes.get(slot? as usize)?;
+                let hash = policy.hash_of(slot?)?;
                 policy.prefetch(slot?, hash);
                 Some(hash)
             });
@@ -181,7 +187,8 @@ impl<K: Eq> ShardState<K> {
     /// Records that a block that was just evicted is in flight to the sink. Returns its number.
     pub(in crate::cache) fn hand_over(&mut self, held: &Arc<CacheEntry<K>>) -> u64 {
         // The block's slot is free, and keeps the hash until the next block takes the slot.
-        self.leases.hand_over(self.hashes[held.slot() as usize], Arc::downgrade(held))
+        let hash = self.policy.get_mut().hash_of(held.slot()).expect("a block was at the slot");
+        self.leases.hand_over(hash, Arc::downgrade(held))
     }
 
     /// Ends a lease. Returns `Ok` if the lease was valid: the caller may insert its value.
@@ -210,9 +217,12 @@ impl<K: Eq> ShardState<K> {
     ) -> (Slot, Option<Charged<'a, K>>) {
         self.changed();
         self.supersede(hash, &charged.held().key);
-        let ShardState { index, hashes, free, spare, .. } = self;
+        let ShardState { index, policy, slots, free, spare, .. } = self;
+        let policy = policy.get_mut();
         let is_same = |old: &Arc<CacheEntry<K>>| old.key == charged.held().key;
-        let entry = index.entry(hash, is_same, |held| hashes[held.slot() as usize]);
+        // The policy knows all blocks that are there.
+        let hash_of = |held: &Arc<CacheEntry<K>>| policy.hash_of(held.slot()).unwrap_or(0);
+        let entry = index.entry(hash, is_same, hash_of);
         // From here on none of the caller's code runs.
         match entry {
             Entry::Occupied(mut old) => {
@@ -224,16 +234,10 @@ impl<K: Eq> ShardState<K> {
             }
             Entry::Vacant(vacant) => {
                 let spare = Some(mem::replace(spare, NO_SLOT)).filter(|&slot| slot != NO_SLOT);
-                let slot = match spare.or_else(|| free.pop()) {
-                    Some(slot) => {
-                        hashes[slot as usize] = hash;
-                        slot
-                    }
-                    None => {
-                        hashes.push(hash);
-                        (hashes.len() - 1) as Slot
-                    }
-                };
+                let slot = spare.or_else(|| free.pop()).unwrap_or_else(|| {
+                    *slots += 1;
+                    *slots - 1
+                });
                 charged.held().stands_at(slot);
                 vacant.insert(charged.place());
                 (slot, None)
@@ -334,25 +338,24 @@ impl<K: Eq> ShardState<K> {
         self.evictions = self.evictions.wrapping_add(1);
         self.prefetch_victims();
         self.policy.get_mut().set_other(other);
-        let ShardState { index, hashes, policy, .. } = self;
+        let ShardState { index, policy, .. } = self;
         // The bucket of a slot whose block may be evicted.
-        let bucket_of = |slot: Slot| {
-            let bucket = index.find_bucket_index(*hashes.get(slot as usize)?, |held| {
-                held.slot() == slot && !is_pinned(held)
-            })?;
+        let bucket_of = |slot: Slot, hash: u64| {
+            let bucket =
+                index.find_bucket_index(hash, |held| held.slot() == slot && !is_pinned(held))?;
             index.get_bucket(bucket)?.prefetch_bytes();
             Some(bucket)
         };
         let mut shown = None;
-        let mut may_go = |slot: Slot| {
-            shown = bucket_of(slot).map(|bucket| (slot, bucket));
+        let mut may_go = |slot: Slot, hash: u64| {
+            shown = bucket_of(slot, hash).map(|bucket| (slot, bucket));
             shown.is_some()
         };
         let slot = policy.get_mut().next_victim(&mut may_go)?;
         // A policy may return a slot that it was not shown last.
         let bucket = match shown {
             Some((last, bucket)) if last == slot => bucket,
-            _ => bucket_of(slot)?,
+            _ => bucket_of(slot, policy.get_mut().hash_of(slot)?)?,
         };
         let held = index.get_bucket_entry(bucket).ok()?.remove().0;
         self.free_slot(slot);
@@ -380,7 +383,38 @@ impl<K: Eq> ShardState<K> {
     /// Returns whether the next eviction should compare shards whatever their victims are.
     #[inline]
     pub(in crate::cache) fn must_compare(&self) -> bool {
-        self.evictions.is_multiple_of(COMPARED_EVERY)
+        self.evictions.wrapping_sub(self.compared) >= COMPARED_EVERY
+    }
+
+    /// Records that the next victim was compared with those of other shards.
+    #[inline]
+    pub(in crate::cache) fn set_compared(&mut self) {
+        (self.compared, self.allowed) = (self.evictions, 0);
+    }
+
+    /// Lets the shard make this many further evictions like the next one without a look at other
+    /// shards.
+    #[inline]
+    pub(in crate::cache) fn allow(&mut self, evictions: u32) {
+        self.allowed = evictions;
+    }
+
+    /// Returns whether evictions are [allowed](Self::allow).
+    #[inline]
+    pub(in crate::cache) fn is_allowed(&self) -> bool {
+        self.allowed > 0
+    }
+
+    /// Begins an allowed eviction, whose victim is of the same order as the last one. Returns false
+    /// if none is allowed.
+    #[inline]
+    pub(in crate::cache) fn begin_allowed(&mut self) -> bool {
+        let is_allowed = self.is_allowed();
+        if is_allowed {
+            self.allowed -= 1;
+            self.policy.get_mut().repeat_choice();
+        }
+        is_allowed
     }
 
     /// Sets the next victim, which the caller has chosen of the first blocks of all orders here.
@@ -397,13 +431,13 @@ impl<K: Eq> ShardState<K> {
     /// O(blocks).
     pub(in crate::cache) fn check(&self) -> Result<u64, CheckError> {
         let wrong = |invariant, what| Err(CheckError { invariant, what });
-        let mut taken = vec![false; self.hashes.len()];
+        let mut taken = vec![false; self.slots as usize];
         for held in &self.index {
             let slot = held.slot();
             let Some(taken) = taken.get_mut(slot as usize) else {
-                return wrong(1, format!("a block stands at slot {slot} of {}", self.hashes.len()));
+                return wrong(1, format!("a block stands at slot {slot} of {}", self.slots));
             };
-            let hash = self.hashes[slot as usize];
+            let hash = self.policy.lock().hash_of(slot).unwrap_or(0);
             let same = |other: &Arc<CacheEntry<K>>| Arc::ptr_eq(other, held);
             if mem::replace(taken, true) || self.index.find(hash, same).is_none() {
                 return wrong(1, format!("slot {slot} has two blocks, or the hash of neither"));

@@ -53,7 +53,8 @@ impl Eviction {
     pub(in crate::cache) fn make(&self, across: &Across) -> ActivePolicy {
         match (self, across) {
             (Eviction::Custom(make), _) => {
-                ActivePolicy::Own(Own { policy: make(), calling: false, instead: None })
+                let (hashes, calling) = (Vec::new(), false);
+                ActivePolicy::Own(Own { policy: make(), hashes, calling, instead: None })
             }
             (_, Across::Worth(reuse)) => {
                 ActivePolicy::Scan(Box::new(ScanResistant::new(Arc::clone(reuse))))
@@ -92,6 +93,8 @@ pub(in crate::cache) enum ActivePolicy {
 /// again.
 pub(in crate::cache) struct Own {
     policy: Box<dyn EvictionPolicy>,
+    /// The hash of the block that is or was last at each slot.
+    hashes: Vec<u64>,
     /// A call began and has not ended. A thread that sees this under the lock of the shard knows
     /// that the call panicked.
     calling: bool,
@@ -100,16 +103,25 @@ pub(in crate::cache) struct Own {
 }
 
 impl Own {
-    fn call<R>(&mut self, call: impl FnOnce(&mut dyn EvictionPolicy) -> R) -> R {
+    fn call<R>(&mut self, call: impl FnOnce(&mut dyn EvictionPolicy, &[u64]) -> R) -> R {
         match &mut self.instead {
-            Some(lru) => call(lru),
+            Some(lru) => call(lru, &self.hashes),
             None => {
                 self.calling = true;
-                let answer = call(&mut *self.policy);
+                let answer = call(&mut *self.policy, &self.hashes);
                 self.calling = false;
                 answer
             }
         }
+    }
+
+    /// Calls the policy for a new block.
+    fn insert(&mut self, slot: Slot, hash: u64, call: impl FnOnce(&mut dyn EvictionPolicy)) {
+        if self.hashes.len() <= slot as usize {
+            self.hashes.resize(slot as usize + 1, 0);
+        }
+        self.hashes[slot as usize] = hash;
+        self.call(|policy, _| call(policy));
     }
 }
 
@@ -140,6 +152,14 @@ impl ActivePolicy {
         }
     }
 
+    /// Makes the next victim one of the same order as the last one.
+    #[inline]
+    pub(in crate::cache) fn repeat_choice(&mut self) {
+        if let ActivePolicy::Scan(scan) = self {
+            scan.repeat_choice();
+        }
+    }
+
     /// Publishes the rank of the first block of each order.
     #[inline]
     pub(in crate::cache) fn publish(&self, shown: &Oldest) {
@@ -163,6 +183,17 @@ impl ActivePolicy {
         }
     }
 
+    /// Returns the hash of the key of the block at a slot; of a free slot, that of the last block
+    /// there.
+    #[inline]
+    pub(in crate::cache) fn hash_of(&self, slot: Slot) -> Option<u64> {
+        match self {
+            ActivePolicy::Lru(lru) => lru.hash_of(slot),
+            ActivePolicy::Scan(scan) => scan.hash_of(slot),
+            ActivePolicy::Own(own) => own.hashes.get(slot as usize).copied(),
+        }
+    }
+
     /// Starts to fetch what the eviction of a block reads here. `hash` is that of its key.
     #[inline]
     pub(in crate::cache) fn prefetch(&self, slot: Slot, hash: u64) {
@@ -173,16 +204,20 @@ impl ActivePolicy {
         }
     }
 
-    /// Returns the block to evict, and removes it; see [`EvictionPolicy::victim`].
+    /// Returns the block to evict, and removes it; see [`EvictionPolicy::victim`]. `may_go` gets
+    /// the hash of the block's key, too.
     #[inline]
     pub(in crate::cache) fn next_victim(
         &mut self,
-        may_go: &mut impl FnMut(Slot) -> bool,
+        may_go: &mut impl FnMut(Slot, u64) -> bool,
     ) -> Option<Slot> {
         match self {
             ActivePolicy::Lru(lru) => lru.next_victim(may_go),
             ActivePolicy::Scan(scan) => scan.next_victim(may_go),
-            ActivePolicy::Own(own) => own.call(|policy| policy.victim(may_go)),
+            ActivePolicy::Own(own) => own.call(|policy, hashes| {
+                let hash = |slot: Slot| hashes.get(slot as usize).copied();
+                policy.victim(&mut |slot| hash(slot).is_some_and(|hash| may_go(slot, hash)))
+            }),
         }
     }
 
@@ -209,7 +244,7 @@ impl EvictionPolicy for ActivePolicy {
         match self {
             ActivePolicy::Lru(policy) => policy.insert(slot, hash),
             ActivePolicy::Scan(policy) => policy.insert(slot, hash),
-            ActivePolicy::Own(own) => own.call(|policy| policy.insert(slot, hash)),
+            ActivePolicy::Own(own) => own.insert(slot, hash, |policy| policy.insert(slot, hash)),
         }
     }
 
@@ -217,7 +252,9 @@ impl EvictionPolicy for ActivePolicy {
         match self {
             ActivePolicy::Lru(policy) => policy.insert_at_depth(slot, hash, depth),
             ActivePolicy::Scan(policy) => policy.insert_at_depth(slot, hash, depth),
-            ActivePolicy::Own(own) => own.call(|policy| policy.insert_at_depth(slot, hash, depth)),
+            ActivePolicy::Own(own) => {
+                own.insert(slot, hash, |policy| policy.insert_at_depth(slot, hash, depth));
+            }
         }
     }
 
@@ -226,7 +263,7 @@ impl EvictionPolicy for ActivePolicy {
         match self {
             ActivePolicy::Lru(policy) => policy.touch(slot),
             ActivePolicy::Scan(policy) => policy.touch(slot),
-            ActivePolicy::Own(own) => own.call(|policy| policy.touch(slot)),
+            ActivePolicy::Own(own) => own.call(|policy, _| policy.touch(slot)),
         }
     }
 
@@ -234,11 +271,11 @@ impl EvictionPolicy for ActivePolicy {
         match self {
             ActivePolicy::Lru(policy) => policy.remove(slot),
             ActivePolicy::Scan(policy) => policy.remove(slot),
-            ActivePolicy::Own(own) => own.call(|policy| policy.remove(slot)),
+            ActivePolicy::Own(own) => own.call(|policy, _| policy.remove(slot)),
         }
     }
 
     fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
-        self.next_victim(&mut |slot| may_go(slot))
+        self.next_victim(&mut |slot, _| may_go(slot))
     }
 }

@@ -29,6 +29,17 @@ pub(in crate::cache) fn slack(held: u64) -> Time {
     held / SLACK
 }
 
+/// The largest number of evictions of a [run].
+const MAX_RUN: u64 = 7;
+
+/// Returns how many blocks a shard may evict after one that is old enough, without a look at other
+/// shards: by so many, its victims become younger by at most half of the slack. `shards` is a power
+/// of two.
+#[inline]
+pub(in crate::cache) fn run(slack: Time, shards: usize) -> u32 {
+    if slack < LARGE_SLACK { 0 } else { (slack >> 1 >> shards.ilog2()).min(MAX_RUN) as u32 }
+}
+
 /// The figures of the last compared victim. On cache lines of their own: every eviction reads them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -98,5 +109,15 @@ mod tests {
         frontier.move_to(rank(10), slack);
         assert!(!frontier.has_reached(rank(111), slack), "it moves back, too");
         assert!(!frontier.has_reached(rank(0), super::slack(SLACK - 1)));
+    }
+
+    #[test]
+    fn a_run_is_short_enough_for_the_slack_and_small_caches_have_none() {
+        assert_eq!((run(LARGE_SLACK - 1, 1), run(LARGE_SLACK, 4), run(LARGE_SLACK, 64)), (0, 4, 0));
+        for (slack, shards) in [(32, 1), (390, 8), (390, 64), (4000, 256)] {
+            let run = Time::from(run(slack, shards));
+            assert!(run <= MAX_RUN && run * shards as Time <= slack / 2, "{slack} {shards}");
+        }
+        assert_eq!(run(100_000, 8), MAX_RUN as u32);
     }
 }

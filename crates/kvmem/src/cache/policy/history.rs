@@ -26,6 +26,7 @@ use super::clock::{EvictedCount, NONE, Rank, Time};
 use super::eviction_policy::Slot;
 use super::ghosts::{Aged, Ghost, Ghosts};
 use super::reuse::{Event, KINDS, Reuse, kind};
+use super::rings::Rings;
 use super::shadow_lru::ShadowLru;
 use crate::sync::prefetch;
 
@@ -37,7 +38,7 @@ const COLLECTED: usize = 16;
 /// A block that is held.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KnownBlock {
-    hash: u64,
+    pub(super) hash: u64,
     /// The time of the last use.
     pub(super) used: Time,
     /// Number of blocks before this one in its prefix.
@@ -58,8 +59,8 @@ pub(super) struct KnownBlock {
 /// A call for a slot without a block is a mistake of the owner, and may panic.
 #[derive(Debug)]
 pub struct History {
-    /// By slot.
-    entries: Vec<KnownBlock>,
+    /// The blocks by slot, and the orders of an owner within this module.
+    pub(super) rings: Rings<KINDS, KnownBlock>,
     len: usize,
     pub(super) ghosts: Ghosts,
     shadow: ShadowLru,
@@ -86,7 +87,7 @@ impl History {
     /// Makes the history of one shard. Shards with one `reuse` share the model.
     pub(super) fn sharing(reuse: Arc<Reuse>) -> Self {
         History {
-            entries: Vec::new(),
+            rings: Rings::default(),
             len: 0,
             ghosts: Ghosts::default(),
             shadow: ShadowLru::default(),
@@ -127,10 +128,8 @@ impl History {
             uses = before.saturating_add(1);
         }
         shadow.add(*now, *len);
-        if self.entries.len() <= slot as usize {
-            self.entries.resize(slot as usize + 1, KnownBlock::default());
-        }
-        self.entries[slot as usize] = KnownBlock { hash, used: self.now, depth, uses };
+        self.rings.reach(slot);
+        *self.rings.of_mut(slot) = KnownBlock { hash, used: self.now, depth, uses };
     }
 
     /// Records a use of the block at `slot`, which is young now. Its kind may rise.
@@ -139,7 +138,7 @@ impl History {
         let age = self.now.saturating_sub(used);
         if age * SOON >= self.held() {
             record(Event::used(uses, age), &mut self.events, &self.reuse);
-            self.entries[slot as usize].uses = uses.saturating_add(1);
+            self.rings.of_mut(slot).uses = uses.saturating_add(1);
         }
         if !self.shadow.holds(used, self.len) {
             self.reuse.comparison.note(1);
@@ -149,7 +148,7 @@ impl History {
 
     /// Changes the time of the last use of a block.
     pub(super) fn set_used(&mut self, slot: Slot, used: Time) {
-        let before = std::mem::replace(&mut self.entries[slot as usize].used, used);
+        let before = std::mem::replace(&mut self.rings.of_mut(slot).used, used);
         if before != used {
             self.shadow.remove(before);
             self.shadow.add(used, self.len);
@@ -169,7 +168,7 @@ impl History {
     /// Starts to fetch what the eviction of the block at a slot reads, whose key has this hash.
     #[inline]
     pub(super) fn prefetch(&self, slot: Slot, hash: u64) {
-        if let Some(entry) = self.entries.get(slot as usize) {
+        if let Some(entry) = self.rings.get(slot) {
             prefetch(entry);
             self.ghosts.prefetch(hash);
         }
@@ -224,7 +223,7 @@ impl History {
     }
 
     pub(super) fn entry(&self, slot: Slot) -> &KnownBlock {
-        &self.entries[slot as usize]
+        self.rings.of(slot)
     }
 
     /// Counts a block that leaves.

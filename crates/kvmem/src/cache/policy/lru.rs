@@ -8,18 +8,19 @@ use super::eviction_policy::{EvictionPolicy, Slot};
 use super::rings::Rings;
 use crate::sync::prefetch;
 
-/// Evicts the least recently used block. 24 bytes for each slot.
+/// Evicts the least recently used block. 32 bytes for each slot.
 #[derive(Debug, Default)]
 pub(in crate::cache) struct Lru {
-    ring: Rings<1, LastUse>,
+    ring: Rings<1, Used>,
     evicted: EvictedCount,
     /// The time of the next calls.
     pub(super) now: Time,
 }
 
-/// The last use of a block.
+/// A block and its last use.
 #[derive(Clone, Copy, Debug, Default)]
-struct LastUse {
+struct Used {
+    hash: u64,
     time: Time,
     /// The place of the block in its prefix.
     depth: u32,
@@ -38,6 +39,12 @@ impl Lru {
         self.ring.iter(0)
     }
 
+    /// Returns the hash of the block that is or was last at a slot.
+    #[inline]
+    pub(super) fn hash_of(&self, slot: Slot) -> Option<u64> {
+        self.ring.get(slot).map(|used| used.hash)
+    }
+
     /// Starts to fetch what the eviction of a block reads here.
     #[inline]
     pub(super) fn prefetch(&self, slot: Slot) {
@@ -46,13 +53,16 @@ impl Lru {
 
     /// Returns the block to evict, and removes it; see [`EvictionPolicy::victim`].
     #[inline]
-    pub(super) fn next_victim(&mut self, may_go: &mut impl FnMut(Slot) -> bool) -> Option<Slot> {
+    pub(super) fn next_victim(
+        &mut self,
+        may_go: &mut impl FnMut(Slot, u64) -> bool,
+    ) -> Option<Slot> {
         // A pinned block counts as used, so the next search does not meet it again. The search ends
         // when it meets the first of them again.
         let mut first_pinned = None;
         loop {
             let slot = self.ring.first(0).filter(|&slot| first_pinned != Some(slot))?;
-            if may_go(slot) {
+            if may_go(slot, self.ring.of(slot).hash) {
                 self.ring.take(slot);
                 self.evicted.more(self.ring.of(slot).time);
                 return Some(slot);
@@ -64,13 +74,13 @@ impl Lru {
 
     /// Inserts a block that is in no order at the place of its time and depth.
     #[inline]
-    fn place(&mut self, slot: Slot, LastUse { time, depth }: LastUse) {
+    fn place(&mut self, slot: Slot, Used { hash, time, depth }: Used) {
         let own = order(time, depth);
-        let is_later = |other: &LastUse, _: Slot| order(other.time, other.depth) > own;
+        let is_later = |other: &Used| order(other.time, other.depth) > own;
         let before = self.ring.push_before(0, slot, is_later);
         // The walk may have ended too early.
         let least = before.map_or(0, |before| self.ring.of(before).time);
-        *self.ring.of_mut(slot) = LastUse { time: time.max(least), depth };
+        *self.ring.of_mut(slot) = Used { hash, time: time.max(least), depth };
     }
 }
 
@@ -80,15 +90,15 @@ impl EvictionPolicy for Lru {
     }
 
     #[inline]
-    fn insert_at_depth(&mut self, slot: Slot, _hash: u64, depth: u32) {
+    fn insert_at_depth(&mut self, slot: Slot, hash: u64, depth: u32) {
         self.ring.reach(slot);
-        self.place(slot, LastUse { time: inserted_at(self.now, depth), depth });
+        self.place(slot, Used { hash, time: inserted_at(self.now, depth), depth });
     }
 
     #[inline]
     fn touch(&mut self, slot: Slot) {
         self.ring.take(slot);
-        self.place(slot, LastUse { time: self.now, ..*self.ring.of(slot) });
+        self.place(slot, Used { time: self.now, ..*self.ring.of(slot) });
     }
 
     fn remove(&mut self, slot: Slot) {
@@ -96,7 +106,7 @@ impl EvictionPolicy for Lru {
     }
 
     fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
-        self.next_victim(&mut |slot| may_go(slot))
+        self.next_victim(&mut |slot, _| may_go(slot))
     }
 }
 

@@ -22,4 +22,4 @@ pub use history::History;
 pub(super) use candidates::{Candidates, First, is_clearly_less};
 pub(super) use clock::{AgeClock, NONE, ORDERS, Oldest, Rank, step};
 pub(super) use eviction::{Across, ActivePolicy};
-pub(super) use frontier::{Frontier, LARGE_SLACK, slack};
+pub(super) use frontier::{Frontier, LARGE_SLACK, run, slack};

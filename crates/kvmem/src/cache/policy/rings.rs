@@ -39,7 +39,9 @@ impl Link {
     }
 }
 
+/// Aligned so that a value of 24 bytes is on the line of the link.
 #[derive(Clone, Debug)]
+#[repr(align(32))]
 struct Node<T> {
     link: Link,
     own: T,
@@ -50,7 +52,7 @@ const MAX_WALK: usize = 64;
 
 /// `R` orders of slots, and a value for each slot. Takes 8 bytes per slot and the value.
 #[derive(Debug)]
-pub(super) struct Rings<const R: usize, T = ()> {
+pub(super) struct Rings<const R: usize, T> {
     heads: [Link; R],
     nodes: Vec<Node<T>>,
 }
@@ -88,6 +90,12 @@ impl<const R: usize, T> Rings<R, T> {
         &self.nodes[slot as usize].own
     }
 
+    /// Returns the value of a slot, if the slot has been [reached](Self::reach).
+    #[inline]
+    pub(super) fn get(&self, slot: Slot) -> Option<&T> {
+        self.nodes.get(slot as usize).map(|node| &node.own)
+    }
+
     #[inline]
     pub(super) fn of_mut(&mut self, slot: Slot) -> &mut T {
         &mut self.nodes[slot as usize].own
@@ -101,12 +109,12 @@ impl<const R: usize, T> Rings<R, T> {
         &mut self,
         ring: usize,
         slot: Slot,
-        is_later: impl Fn(&T, Slot) -> bool,
+        is_later: impl Fn(&T) -> bool,
     ) -> Option<Slot> {
         let mut next = HEADS + ring as LinkIndex;
         let mut prev = self.heads[ring].prev;
         for _ in 0..MAX_WALK {
-            if prev >= HEADS || !is_later(&self.nodes[prev as usize].own, prev) {
+            if prev >= HEADS || !is_later(&self.nodes[prev as usize].own) {
                 break;
             }
             next = prev;
@@ -146,12 +154,13 @@ impl<const R: usize, T> Rings<R, T> {
 mod tests {
     use super::*;
 
-    fn push<const R: usize>(rings: &mut Rings<R>, ring: usize, slot: Slot) {
+    fn push<const R: usize>(rings: &mut Rings<R, Slot>, ring: usize, slot: Slot) {
         rings.reach(slot);
-        rings.push_before(ring, slot, |_, _| false);
+        *rings.of_mut(slot) = slot;
+        rings.push_before(ring, slot, |_| false);
     }
 
-    fn order<const R: usize>(rings: &mut Rings<R>, ring: usize) -> Vec<Slot> {
+    fn order<const R: usize>(rings: &mut Rings<R, Slot>, ring: usize) -> Vec<Slot> {
         std::iter::from_fn(|| {
             let first = rings.first(ring)?;
             rings.take(first);
@@ -162,32 +171,32 @@ mod tests {
 
     #[test]
     fn a_slot_is_put_before_later_ones_as_far_as_the_walk_goes() {
-        let mut rings = Rings::<1>::default();
+        let mut rings = Rings::<1, Slot>::default();
         (0..100).for_each(|slot| push(&mut rings, 0, slot));
         rings.reach(202);
-        assert_eq!(rings.push_before(0, 200, |_, slot| slot >= 95), Some(94));
-        assert_eq!(rings.push_before(0, 201, |_, _| false), Some(99));
-        assert_eq!(rings.push_before(0, 202, |_, _| true), Some(37));
+        assert_eq!(rings.push_before(0, 200, |&slot| slot >= 95), Some(94));
+        assert_eq!(rings.push_before(0, 201, |_| false), Some(99));
+        assert_eq!(rings.push_before(0, 202, |_| true), Some(37));
         let order = order(&mut rings, 0);
         let place = |slot| order.iter().position(|&other| other == slot);
         assert_eq!((place(202), place(200), place(201)), (Some(38), Some(96), Some(102)));
-        assert_eq!(rings.push_before(0, 7, |_, _| true), None);
+        assert_eq!(rings.push_before(0, 7, |_| true), None);
     }
 
     #[test]
     fn an_order_is_iterated_from_its_first_slot() {
-        let mut rings = Rings::<2>::default();
+        let mut rings = Rings::<2, Slot>::default();
         [(0, 5), (1, 7), (0, 2), (0, 9)]
             .into_iter()
             .for_each(|(ring, slot)| push(&mut rings, ring, slot));
         let of = |ring| rings.iter(ring).collect::<Vec<_>>();
         assert_eq!((of(0), of(1)), (vec![5, 2, 9], vec![7]));
-        assert_eq!(Rings::<1>::default().iter(0).next(), None);
+        assert_eq!(Rings::<1, Slot>::default().iter(0).next(), None);
     }
 
     #[test]
     fn each_order_is_kept_by_itself() {
-        let mut rings = Rings::<3>::default();
+        let mut rings = Rings::<3, Slot>::default();
         for (ring, slot) in [(0, 5), (2, 1), (0, 3), (2, 9), (0, 0)] {
             push(&mut rings, ring, slot);
         }

@@ -2,7 +2,7 @@
 //! shard.
 //!
 //! Each shard keeps one ring of blocks for each kind, in the order of their last uses. The history
-//! says which of the rings loses its first block.
+//! has the rings, and says which of them loses its first block.
 //!
 //! Invariants: (1) a slot with a block is in the ring of its kind, and no other slot is in any; (2)
 //! a ring is in the order of `used`.
@@ -11,14 +11,12 @@ use std::sync::Arc;
 
 use super::clock::{ORDERS, Rank, Time, inserted_at, order};
 use super::eviction_policy::{EvictionPolicy, Slot};
-use super::history::History;
+use super::history::{History, KnownBlock};
 use super::reuse::{KINDS, Reuse};
-use super::rings::Rings;
 
 /// The policy of one shard.
 #[derive(Debug)]
 pub(in crate::cache) struct ScanResistant {
-    rings: Rings<KINDS>,
     history: History,
     /// The worth of LRU's candidate among several shards; `None`: this shard's candidate counts.
     pub(super) other: Option<f32>,
@@ -32,7 +30,7 @@ impl ScanResistant {
     /// Makes the policy of one shard. Shards with one `reuse` share the model.
     pub(super) fn new(reuse: Arc<Reuse>) -> Self {
         let history = History::sharing(reuse);
-        ScanResistant { rings: Rings::default(), history, other: None, chosen: None, last: 0 }
+        ScanResistant { history, other: None, chosen: None, last: 0 }
     }
 
     /// Sets the time of the next calls.
@@ -41,9 +39,15 @@ impl ScanResistant {
         self.history.now = now;
     }
 
+    /// Chooses the ring of the last victim again, if it has blocks.
+    #[inline]
+    pub(super) fn repeat_choice(&mut self) {
+        self.chosen = self.history.rings.first(self.last).map(|_| self.last);
+    }
+
     /// Returns the first block of each ring.
     fn firsts(&self) -> [Option<Slot>; KINDS] {
-        std::array::from_fn(|kind| self.rings.first(kind))
+        std::array::from_fn(|kind| self.history.rings.first(kind))
     }
 
     /// Returns the rank of the first block of each ring.
@@ -54,7 +58,13 @@ impl ScanResistant {
     /// Returns the next victims in order, if they are of the kind of the last one.
     #[inline]
     pub(super) fn upcoming(&self) -> impl Iterator<Item = Slot> + '_ {
-        self.rings.iter(self.last)
+        self.history.rings.iter(self.last)
+    }
+
+    /// Returns the hash of the block that is or was last at a slot.
+    #[inline]
+    pub(super) fn hash_of(&self, slot: Slot) -> Option<u64> {
+        self.history.rings.get(slot).map(|block| block.hash)
     }
 
     /// Starts to fetch what the eviction of a block reads here.
@@ -65,12 +75,9 @@ impl ScanResistant {
 
     /// Inserts a block into the ring of its kind, as last used at `time`.
     fn place(&mut self, slot: Slot, time: Time) {
-        let depth = self.history.entry(slot).depth;
-        let is_later = |_: &(), other: Slot| {
-            let other = self.history.entry(other);
-            order(other.used, other.depth) > order(time, depth)
-        };
-        let before = self.rings.push_before(self.history.kind(slot), slot, is_later);
+        let (kind, own) = (self.history.kind(slot), order(time, self.history.entry(slot).depth));
+        let is_later = |other: &KnownBlock| order(other.used, other.depth) > own;
+        let before = self.history.rings.push_before(kind, slot, is_later);
         // The walk may have ended too early.
         let least = before.map_or(0, |before| self.history.entry(before).used);
         self.history.set_used(slot, time.max(least));
@@ -79,16 +86,21 @@ impl ScanResistant {
 
 impl ScanResistant {
     /// Returns the block to evict, and removes it; see [`EvictionPolicy::victim`].
-    pub(super) fn next_victim(&mut self, may_go: &mut impl FnMut(Slot) -> bool) -> Option<Slot> {
+    pub(super) fn next_victim(
+        &mut self,
+        may_go: &mut impl FnMut(Slot, u64) -> bool,
+    ) -> Option<Slot> {
         self.history.learn();
         // Pinned blocks stay out of the rings until the search ends, so it meets each only once.
         let mut pinned = Vec::new();
         let found = loop {
             let ring =
                 self.chosen.take().or_else(|| self.history.choose(self.firsts(), self.other));
-            let Some(slot) = ring.and_then(|ring| self.rings.first(ring)) else { break None };
-            self.rings.take(slot);
-            if may_go(slot) {
+            let Some(slot) = ring.and_then(|ring| self.history.rings.first(ring)) else {
+                break None;
+            };
+            self.history.rings.take(slot);
+            if may_go(slot, self.history.entry(slot).hash) {
                 self.last = ring.unwrap_or(0);
                 self.history.evict(slot);
                 break Some(slot);
@@ -110,23 +122,22 @@ impl EvictionPolicy for ScanResistant {
 
     fn insert_at_depth(&mut self, slot: Slot, hash: u64, depth: u32) {
         self.history.insert_at_depth(slot, hash, depth);
-        self.rings.reach(slot);
         self.place(slot, inserted_at(self.history.now, depth));
     }
 
     fn touch(&mut self, slot: Slot) {
-        self.rings.take(slot);
+        self.history.rings.take(slot);
         self.history.touch(slot);
         self.place(slot, self.history.now);
     }
 
     fn remove(&mut self, slot: Slot) {
-        self.rings.take(slot);
+        self.history.rings.take(slot);
         self.history.remove(slot);
     }
 
     fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
-        self.next_victim(&mut |slot| may_go(slot))
+        self.next_victim(&mut |slot, _| may_go(slot))
     }
 }
 

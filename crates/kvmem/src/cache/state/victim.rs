@@ -7,7 +7,7 @@ use super::cache_state::CacheState;
 use super::sink::HandOverGuard;
 use crate::cache::index::{CacheEntry, Charged, Pinned, Shard, ShardState, StripeState};
 use crate::cache::policy::{
-    Across, Candidates, LARGE_SLACK, NONE, ORDERS, Rank, is_clearly_less, slack,
+    Across, Candidates, LARGE_SLACK, NONE, ORDERS, Rank, is_clearly_less, run, slack,
 };
 use crate::sync::StripedWriteGuard;
 
@@ -80,12 +80,13 @@ impl<K: Hash + Eq> CacheState<K> {
         for attempt in 1..=ATTEMPTS {
             let Some(choice) = self.choose(search) else { break };
             let shard = &self.shards[choice.shard];
-            let state = self.state(shard)?;
+            let mut state = self.state(shard)?;
             // A use meanwhile, or one that the policy learned of only now, may have made a block of
             // another shard the victim.
             if attempt < ATTEMPTS && shard.changes.oldest.ranks() != choice.ranks {
                 continue;
             }
+            state.set_compared();
             match self.evict_from(shard, state, choice.other, wanted) {
                 None => break,
                 evicted => return evicted,
@@ -123,17 +124,28 @@ impl<K: Hash + Eq> CacheState<K> {
     /// a comparison with other shards: see [`Frontier`](crate::cache::policy::Frontier).
     #[inline]
     fn other_if_near(&self, shard: &Shard<K>, state: &mut ShardState<K>) -> Option<Option<f32>> {
+        if state.begin_allowed() {
+            return Some(Some(self.frontier.worths().0));
+        }
         let slack = slack(self.usage.blocks());
+        let run = run(slack, self.shards.len());
         match &self.across {
-            _ if self.shards.len() == 1 => Some(None),
+            _ if self.shards.len() == 1 => {
+                state.allow(run);
+                Some(None)
+            }
             // One shard is as good as another, and the shards of several keys take turns.
             Across::RoundRobin => Some(None),
             Across::Age => {
                 let ranks = shard.changes.oldest.ranks();
-                self.frontier.has_reached(ranks[0], slack).then_some(None)
+                self.frontier.has_reached(ranks[0], slack).then(|| {
+                    state.allow(run);
+                    None
+                })
             }
             Across::Worth(reuse) => {
-                if state.must_compare() || slack < LARGE_SLACK {
+                if slack < LARGE_SLACK || state.must_compare() {
+                    state.set_compared();
                     return None;
                 }
                 let ranks = shard.changes.oldest.ranks();
@@ -147,6 +159,7 @@ impl<K: Hash + Eq> CacheState<K> {
                 };
                 is_near.then(|| {
                     state.set_choice(choice);
+                    state.allow(run);
                     Some(oldest_worth)
                 })
             }
@@ -232,7 +245,9 @@ impl<K: Hash + Eq> CacheState<K> {
         charged: Charged<'a, K>,
         wanted: u64,
     ) -> Evicted<'a, K> {
-        shard.publish(&mut state);
+        if !state.is_allowed() {
+            shard.publish(&mut state);
+        }
         let Some(sink) = &self.sink else {
             if charged.held().charge() == wanted {
                 return Evicted::Recycled(charged);

@@ -130,6 +130,23 @@ fn one_large_value_evicts_evenly_from_all_shards() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "many insertions")]
+fn shards_that_evict_several_blocks_in_a_row_evict_what_is_nearly_the_oldest() {
+    const HELD: u64 = 16_384;
+    let pool = pool(HELD as usize * 128);
+    let cache = KvCache::<u64>::builder(&pool).shards(8).max_blocks(HELD).build().unwrap();
+    for key in 0..3 * HELD {
+        cache.insert(key, &key.to_le_bytes()).unwrap();
+    }
+    assert_eq!((cache.len(), cache.stats().evictions), (HELD, 2 * HELD));
+    // A victim is younger than the oldest by 3/512 of the blocks at most, and by some commits that
+    // the clock does not count yet.
+    let newest = 2 * HELD + HELD / 64..3 * HELD;
+    assert_eq!(newest.clone().find(|key| !cache.contains(key)), None, "{newest:?} are held");
+    cache.check().unwrap();
+}
+
+#[test]
 fn invalid_settings_are_errors() {
     let pool = pool(64 << 10);
     let error = |settings: fn(KvCacheBuilder<u64>) -> KvCacheBuilder<u64>| {
