@@ -433,18 +433,22 @@ def test_namespaces_are_apart(shared_server: Server, cache: kvmem.NodeCache) -> 
 
 def test_misses_have_reasons(shared_server: Server) -> None:
     with kvmem.connect(shared_server.path, namespace="missing") as cache:
+        before = cache.stats().misses
         cache.insert("k", b"value")
         cache.remove("k")
         assert cache.acquire(["none"]).hits == 0 and cache.acquire_prefix(["k", "x"]).hits == 0
-        removed, never = cache.misses()
+        removed, never = cache.misses(2)
         assert (removed.key, removed.reason, removed.namespace) == ("k", "removed", "missing")
         assert (removed.gone_seconds, removed.evicted_for, removed.priority) == (0, None, 0)
         assert (never.key, never.reason, never.gone_seconds) == ("none", "never-stored", None)
-        assert 0 <= removed.ago_seconds < 60 and cache.misses(1) == [removed]
+        assert 0 <= removed.ago_seconds < 60
+        assert [each.key for each in cache.misses(1)] == ["k"]
         listed = cache.as_operator().misses(max=1)
         assert [each.key for each in listed] == ["k"]
-        stats = next(each for each in cache.stats().namespaces if each.name == "missing")
-        assert (stats.misses, stats.removed_misses, stats.never_stored_misses) == (2, 1, 1)
+        stats = cache.stats()
+        of_namespace = next(each for each in stats.namespaces if each.name == "missing")
+        assert stats.misses == before + 2
+        assert of_namespace.removed_misses == of_namespace.never_stored_misses >= 1
         cache.clear()
 
 
