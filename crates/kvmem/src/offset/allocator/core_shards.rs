@@ -814,7 +814,7 @@ impl SpaceCore {
             }
             other => other,
         };
-        let attempt = || self.shard_of(range.start).core.with(attempt).map_err(of_space);
+        let attempt = || self.shard_of(range.start).core.with(&attempt).map_err(of_space);
         self.with_records(|| Some(range.start), attempt)
     }
 
