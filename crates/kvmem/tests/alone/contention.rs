@@ -14,7 +14,6 @@ fn contention_cuts_a_space() {
     const HELD: u64 = 4096;
     let spaces = [
         (OffsetAllocator::new(1 << 30).unwrap(), true),
-        (OffsetAllocator::builder(1 << 30).max_ranges(10_000).build().unwrap(), true),
         (OffsetAllocator::builder(1 << 30).shards(1).build().unwrap(), false),
     ];
     for (space, cuts) in spaces {

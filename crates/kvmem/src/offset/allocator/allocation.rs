@@ -109,13 +109,10 @@ impl Allocation {
     /// than `new_size`; [`AllocError::TooManyRanges`] at the limit of ranges. Nothing changes then.
     pub fn shrink(&mut self, new_size: u64) -> Result<(), AllocError> {
         let placed = self.placed();
-        let shrink = || {
-            self.core().with_at(placed, |state, own| {
-                state.freed_any();
-                resize_down(&mut state.heap, own, new_size)
-            })
-        };
-        self.core().with_records(|| Some(placed.offset), shrink)?;
+        self.core().with_at(placed, |state, own| {
+            state.freed_any();
+            resize_down(&mut state.heap, own, new_size)
+        })?;
         self.set_size(new_size);
         Ok(())
     }
@@ -165,16 +162,12 @@ impl Allocation {
             return Err((self, out_of_bounds(sub, range)));
         }
         let core = self.core();
-        let free = || {
-            core.with_at(placed, |state, own| {
-                state.freed_any();
-                let freed = state.heap.free_part(own, range.end - range.start, sub.clone());
-                let right =
-                    freed.ok_or(AllocError::TooManyRanges { ranges: state.heap.ranges() })?;
-                Ok((right.map(|right| state.tagged(right)), state.over()))
-            })
-        };
-        let freed = core.with_records(|| Some(placed.offset), free);
+        let freed = core.with_at(placed, |state, own| {
+            state.freed_any();
+            let freed = state.heap.free_part(own, range.end - range.start, sub.clone());
+            let right = freed.ok_or(AllocError::TooManyRanges { ranges: state.heap.ranges() })?;
+            Ok((right.map(|right| state.tagged(right)), state.over()))
+        });
         match freed {
             Err(error) => Err((self, error)),
             Ok((right, over)) => {

@@ -1,7 +1,6 @@
 //! *Core with shards*: what the core of a space does once the space is [cut](super::shards), and
 //! the operations that need the whole space, cut or not.
 
-use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use super::space_core::{
 };
 use crate::offset::error::{AllocError, CheckError, RawError, SpaceError};
 use crate::offset::heap::{
-    BinReport, Heap, MapRange, Metrics, Placed, ShardEnds, SizedRange, bin_reports,
+    BinReport, MapRange, Metrics, Placed, ShardEnds, SizedRange, bin_reports,
 };
 use crate::sync::{MODELLED, Ordering, processors, thread_number};
 
@@ -24,13 +23,6 @@ const MIN_LIVE: u64 = if MODELLED { 1 } else { 256 };
 /// Distance from the limit of live ranges from which on all shards are locked to count them. More
 /// threads than this would have to allocate at the same moment to pass the limit.
 const LIVE_SLACK: u64 = 4096;
-
-/// Records that a change of a heap may need.
-const RECORDS_PER_CHANGE: u64 = 4;
-/// While all shards can spare more records than this, they keep half of theirs.
-const MANY_RECORDS: u64 = 1024;
-/// The most ranges of a shard.
-const MAX_RANGES_OF_SHARD: u32 = (1 << NODE_BITS) - 1;
 
 /// Shards of a space on a machine with few processors, where threads share them.
 const MIN_SHARDS: usize = if MODELLED { 2 } else { 4 };
@@ -52,7 +44,9 @@ impl SpaceCore {
     pub(super) fn cut(&self, mut slot: StateGuard<'_>) {
         let wanted = |state: &SpaceState| {
             let SpaceState { heap, closed, is_fixed, .. } = state;
-            let able = !closed && !is_fixed && !heap.is_fresh();
+            // With a limit of ranges, a shard could reach its part of it before the others.
+            let limited = heap.max_ranges() < u32::MAX / 2;
+            let able = !closed && !is_fixed && !limited && !heap.is_fresh();
             if able { shards_of_processors().min((heap.live() / MIN_LIVE) as usize) } else { 0 }
         };
         let shards = slot.as_deref().map_or(0, wanted);
@@ -73,17 +67,14 @@ impl SpaceCore {
     /// are closed.
     fn cut_into(&self, slot: &mut StateGuard<'_>, shards: usize) -> bool {
         let Some(mut state) = slot.take() else { return false };
-        // Starts in free ranges divide them.
-        let spare = u64::from(state.heap.spare_ranges()) / shards as u64;
-        let able = state.heap.has_nodes_below(1 << NODE_BITS) && spare > RECORDS_PER_CHANGE;
+        let able = state.heap.has_nodes_below(1 << NODE_BITS);
         let starts = if able { state.heap.shard_starts(shards) } else { Vec::new() };
         if starts.len() < 2 {
             **slot = Some(state);
             return false;
         }
-        let limit = state.heap.max_ranges();
-        let mut heaps = state.heap.cut(&starts, limit);
-        share_ranges(&mut heaps, limit);
+        let max_ranges = (state.heap.max_ranges() / starts.len() as u32).min((1 << NODE_BITS) - 1);
+        let heaps = state.heap.cut(&starts, max_ranges);
         let shard_of = |slot| starts.partition_point(|&at| at <= state.heap.offset_of(slot)) - 1;
         let generations = state.generations.divide(starts.len(), shard_of);
         let all = self.shards.get_or_init(|| Box::new(SpaceShards::new(SpaceCore::of_shard)));
@@ -241,19 +232,14 @@ impl SpaceCore {
     }
 
     /// Moves starts so that each free range over several shards that is `wanted` lies in one.
-    /// Returns false if the limit of ranges forbids it.
-    fn join(&self, shards: &SpaceShards<SpaceCore>, wanted: impl Fn(&Run) -> bool) -> bool {
-        let joined = Cell::new(true);
+    fn join(&self, shards: &SpaceShards<SpaceCore>, wanted: impl Fn(&Run) -> bool) {
         self.with_shards(shards, |states| {
             for Run { shards: of, range, .. } in runs(&ends(states)).into_iter().filter(&wanted) {
                 let (first, last) = (of.start, of.end - 1);
-                let capacity = range.end - states[first].heap.shard_ends().start;
-                if u64::from(states[first].heap.spare_ranges()) < RECORDS_PER_CHANGE {
-                    lend_ranges(states, first);
-                }
-                if states[first].heap.grow(capacity).is_err() {
+                let heap = &mut states[first].heap;
+                let capacity = range.end - heap.shard_ends().start;
+                if heap.grow(capacity).is_err() {
                     // At the limit of ranges.
-                    joined.set(false);
                     continue;
                 }
                 for state in &mut states[first + 1..=last] {
@@ -268,73 +254,6 @@ impl SpaceCore {
                 });
             }
         });
-        joined.get()
-    }
-
-    /// Gives records of all shards to the shard `to`, under all locks. Fails with the number
-    /// of ranges of all if the shard has no more afterwards, or too few for a change.
-    #[cold]
-    fn lend(&self, shards: &SpaceShards<SpaceCore>, to: usize) -> Result<(), u64> {
-        self.with_shards(shards, |states| {
-            let had = states[to].heap.spare_ranges();
-            lend_ranges(states, to);
-            let has = u64::from(states[to].heap.spare_ranges());
-            let ranges = || states.iter().map(|state| state.heap.ranges()).sum();
-            if has >= RECORDS_PER_CHANGE && has > u64::from(had) { Ok(()) } else { Err(ranges()) }
-        })
-    }
-
-    /// Runs `attempt`, a request for `size` bytes that failed because shards are out of records,
-    /// with each shard that may have room and with the records of the others. `is_limited`: the
-    /// limit of ranges forbids to join free ranges for it.
-    #[cold]
-    fn serve_with_records<T>(
-        &self,
-        shards: &SpaceShards<SpaceCore>,
-        size: u64,
-        attempt: impl Fn(&SpaceShard<SpaceCore>) -> Result<T, AllocError>,
-        mut is_limited: bool,
-    ) -> Result<(T, usize), AllocError> {
-        for (at, shard) in shards.shards().enumerate() {
-            if shard.core.hint.largest() < size {
-                continue;
-            }
-            // If there is nothing to lend, another thread may still have freed ranges.
-            let _ = self.lend(shards, at);
-            match attempt(shard) {
-                Ok(served) => return Ok((served, at)),
-                Err(AllocError::TooManyRanges { .. }) => is_limited = true,
-                Err(_) => {}
-            }
-        }
-        if !is_limited {
-            return Err(self.out_of_shards(shards, size));
-        }
-        let ranges = self.with_all(|states| states.iter().map(|state| state.heap.ranges()).sum());
-        Err(AllocError::TooManyRanges { ranges })
-    }
-
-    /// Runs `attempt`, a change of the range at `offset`, and again with the records of all shards
-    /// if its shard is out of them.
-    pub(crate) fn with_records<T, E: Copy + From<AllocError> + Into<RawError>>(
-        &self,
-        offset: impl FnOnce() -> Option<u64>,
-        attempt: impl Fn() -> Result<T, E>,
-    ) -> Result<T, E> {
-        let is_limit =
-            |error: E| matches!(error.into(), RawError::Failed(AllocError::TooManyRanges { .. }));
-        match attempt() {
-            Err(error) if is_limit(error) => {
-                let Some((shards, offset)) = self.sharded().zip(offset()) else {
-                    return Err(error);
-                };
-                match self.lend(shards, shards.shard_at(offset)) {
-                    Ok(()) => attempt(),
-                    Err(ranges) => Err(AllocError::TooManyRanges { ranges }.into()),
-                }
-            }
-            result => result,
-        }
     }
 
     /// Runs `attempt`, a request for `size` bytes in one range, with the shards until one serves
@@ -359,17 +278,11 @@ impl SpaceCore {
             Err(failure) => failure,
         };
         if shards.longest_run() >= size {
-            let joined = self.join(shards, |run| run.range.end - run.range.start >= size);
+            self.join(shards, |run| run.range.end - run.range.start >= size);
             failure = match shards.attempt(thread, attempt, is_notable) {
                 Ok(served) => return Ok(served),
-                Err(_) if !joined => {
-                    return self.serve_with_records(shards, size, attempt, true);
-                }
                 Err(failure) => failure,
             };
-        }
-        if let Some(AllocError::TooManyRanges { .. }) = failure {
-            return self.serve_with_records(shards, size, attempt, false);
         }
         Err(failure.unwrap_or_else(|| self.out_of_shards(shards, size)))
     }
@@ -555,14 +468,7 @@ impl SpaceCore {
                 let (capacity, requested) = (before + own, capacity);
                 return Err(SpaceError::WrongDirection { capacity, requested });
             }
-            if states.len() > 1 {
-                lend_ranges(states, last);
-            }
-            let all = states.iter().map(|state| state.heap.ranges()).sum();
-            states[last].heap.grow(capacity - before).map_err(|error| match error {
-                SpaceError::TooManyRanges { .. } => SpaceError::TooManyRanges { ranges: all },
-                other => other,
-            })?;
+            states[last].heap.grow(capacity - before)?;
             for empty in &mut states[last + 1..] {
                 empty.heap.cut_start(0, capacity);
             }
@@ -680,9 +586,7 @@ impl SpaceCore {
         };
         match self.serve(shards, size, in_one) {
             Ok((batch, _)) => Ok(batch),
-            Err(AllocError::OutOfSpace { .. } | AllocError::TooManyRanges { .. }) => {
-                self.gather_batch(shards, size, n)
-            }
+            Err(AllocError::OutOfSpace { .. }) => self.gather_batch(shards, size, n),
             Err(error) => Err(error),
         }
     }
@@ -698,9 +602,7 @@ impl SpaceCore {
         self.join(shards, |_| true);
         self.with_shards(shards, |states| {
             let mut batch = Vec::new();
-            for at in 0..states.len() {
-                lend_ranges(states, at);
-                let state = &mut states[at];
+            for state in states.iter_mut() {
                 let from = batch.len();
                 batch.extend(state.heap.allocate_up_to(size, n - from));
                 state.tag_all(&mut batch[from..]);
@@ -708,9 +610,8 @@ impl SpaceCore {
             if batch.len() == n {
                 return Ok(batch);
             }
-            let is_limited = out_of_records(states);
             give_back(states, &batch);
-            Err(out_of_space(states, size, is_limited).of_batch(size, n))
+            Err(out_of_space(states, size).of_batch(size, n))
         })
     }
 
@@ -755,7 +656,6 @@ impl SpaceCore {
                     break;
                 };
                 let size = free.min(rest);
-                lend_ranges(states, at);
                 let state = &mut states[at];
                 let Some(placed) = (size > 0).then(|| state.heap.allocate(size)).flatten() else {
                     break;
@@ -766,9 +666,8 @@ impl SpaceCore {
             if rest == 0 {
                 return Ok(pieces);
             }
-            let is_limited = out_of_records(states);
             give_back(states, &pieces);
-            Err(out_of_space(states, total, is_limited))
+            Err(out_of_space(states, total))
         })
     }
 
@@ -814,8 +713,7 @@ impl SpaceCore {
             }
             other => other,
         };
-        let attempt = || self.shard_of(range.start).core.with(&attempt).map_err(of_space);
-        self.with_records(|| Some(range.start), attempt)
+        self.shard_of(range.start).core.with(attempt).map_err(of_space)
     }
 
     /// Returns the map of the space; see [`OffsetAllocator::map`](super::OffsetAllocator::map).
@@ -873,43 +771,8 @@ fn give_back(states: &mut [&mut SpaceState], pieces: &[SizedRange]) {
     }
 }
 
-/// Divides the limit of ranges among new shards: each has what it uses and an equal part of the
-/// rest.
-fn share_ranges(heaps: &mut [Heap], limit: u32) {
-    let in_use: Vec<u32> =
-        heaps.iter_mut().map(|heap| heap.max_ranges() - heap.spare_ranges()).collect();
-    let rest = limit.saturating_sub(in_use.iter().sum()) / heaps.len() as u32;
-    for (heap, in_use) in heaps.iter_mut().zip(in_use) {
-        heap.set_max_ranges((in_use + rest).min(MAX_RANGES_OF_SHARD));
-    }
-}
-
-/// Gives records that the other shards can spare to the shard `to`. The sum of the limits stays.
-fn lend_ranges(states: &mut [&mut SpaceState], to: usize) {
-    let spare: Vec<u32> = states.iter_mut().map(|state| state.heap.spare_ranges()).collect();
-    let all: u64 = spare.iter().map(|&spare| u64::from(spare)).sum();
-    let mut limit = states[to].heap.max_ranges();
-    for (at, state) in states.iter_mut().enumerate().filter(|&(at, _)| at != to) {
-        let given = if all > MANY_RECORDS { spare[at] / 2 } else { spare[at] };
-        let given = given.min(MAX_RANGES_OF_SHARD.saturating_sub(limit));
-        state.heap.set_max_ranges(state.heap.max_ranges() - given);
-        limit += given;
-    }
-    states[to].heap.set_max_ranges(limit);
-}
-
-/// Returns whether all shards together are at the limit of ranges.
-fn out_of_records(states: &mut [&mut SpaceState]) -> bool {
-    let spare = states.iter_mut().map(|state| u64::from(state.heap.spare_ranges()));
-    spare.sum::<u64>() < RECORDS_PER_CHANGE
-}
-
 /// Returns the error of a request that no shard can serve.
-fn out_of_space(states: &mut [&mut SpaceState], requested: u64, is_limited: bool) -> AllocError {
-    if is_limited {
-        let ranges = states.iter().map(|state| state.heap.ranges()).sum();
-        return AllocError::TooManyRanges { ranges };
-    }
+fn out_of_space(states: &mut [&mut SpaceState], requested: u64) -> AllocError {
     let free = states.iter().map(|state| state.heap.free_bytes()).sum();
     let largest = states.iter_mut().map(|state| state.heap.largest_free()).max();
     AllocError::OutOfSpace { requested, free, largest_free: largest.unwrap_or(0) }

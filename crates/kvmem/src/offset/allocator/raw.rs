@@ -128,16 +128,12 @@ impl OffsetAllocator {
     /// Those of [`free_raw`](Self::free_raw), and [`RawError::Failed`] with the error of
     /// [`Allocation::shrink`].
     pub fn shrink_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
-        let start = |_: &mut SpaceState, placed: Placed, _| Ok(placed.offset);
-        let shrink = || {
-            self.with_raw(handle, |state, placed, _| {
-                resize_down(&mut state.heap, placed, new_size)?;
-                state.freed_any();
-                state.generations.resize(placed.node, short_size(new_size));
-                Ok(())
-            })
-        };
-        self.core.with_records(|| self.with_raw(handle, start).ok(), shrink)
+        self.with_raw(handle, |state, placed, _| {
+            resize_down(&mut state.heap, placed, new_size)?;
+            state.freed_any();
+            state.generations.resize(placed.node, short_size(new_size));
+            Ok(())
+        })
     }
 
     /// Lengthens a raw allocation as [`Allocation::extend`] does; the handle stays valid.

@@ -34,10 +34,6 @@
 //! the request, the thread takes all locks, moves the starts between the free ranges behind them,
 //! and tries again.
 //!
-//! **The limit of ranges is one for all shards.** Each has a part of it, and the parts sum up to
-//! the limit. If a request fails because its shard is out of records, the thread takes all locks,
-//! and the shard takes over what the others can spare: half of it while there are many, then all.
-//!
 //! **Order of locks.** The lock of the space, then those of the shards in ascending order.
 
 use std::any::Any;

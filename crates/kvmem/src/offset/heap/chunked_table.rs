@@ -194,6 +194,7 @@ impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
     }
 
     /// Sets the upper bound of the slots in use.
+    #[cfg(all(test, not(loom)))]
     pub(super) fn set_max(&mut self, max: u32) {
         self.max = max;
     }

@@ -34,17 +34,6 @@ impl Heap {
         chain.live() - 1 + chain.remaining()
     }
 
-    /// Sets the limit of the number of ranges.
-    pub(crate) fn set_max_ranges(&mut self, max_ranges: u32) {
-        self.ranges.set_max_ranges(max_ranges);
-    }
-
-    /// Returns how many more ranges can exist, with nothing deferred. O(1).
-    pub(crate) fn spare_ranges(&mut self) -> u32 {
-        self.close_region();
-        self.ranges.chain().remaining()
-    }
-
     /// Returns whether nothing has been freed yet.
     pub(crate) fn is_fresh(&self) -> bool {
         self.fresh

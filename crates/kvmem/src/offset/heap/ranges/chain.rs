@@ -104,11 +104,6 @@ impl RangeChain {
         self.0.remaining()
     }
 
-    /// Limits the nodes to `max_ranges` and the sentinel.
-    pub(super) fn set_max_ranges(&mut self, max_ranges: u32) {
-        self.0.set_max(max_ranges.saturating_add(1));
-    }
-
     /// Returns whether the node exists, in use or not.
     pub(super) fn contains(&self, node: u32) -> bool {
         self.0.contains(node)

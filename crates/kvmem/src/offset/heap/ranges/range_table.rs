@@ -56,11 +56,6 @@ impl RangeTable {
         &self.chain
     }
 
-    /// Limits the number of ranges, used and free.
-    pub(crate) fn set_max_ranges(&mut self, max_ranges: u32) {
-        self.chain.set_max_ranges(max_ranges);
-    }
-
     /// Returns the holes.
     #[inline(always)]
     pub(crate) fn bins(&self) -> &Bins {
