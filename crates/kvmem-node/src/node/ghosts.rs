@@ -9,7 +9,7 @@
 //! [`MAX_RECORDS`]. The kernel
 //! provides its memory as it fills. A server that restarts begins with an empty table.
 
-use super::MissReason;
+use super::miss_reason::MissReason;
 
 /// The most records: 16 MiB.
 const MAX_RECORDS: u64 = 1 << 20;

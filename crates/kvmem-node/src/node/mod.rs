@@ -11,7 +11,7 @@
 //! | `reserve.rs`, `commit.rs` | a value comes: an extent for its bytes, then its key |
 //! | `acquire.rs` | a value is found, pinned and released |
 //! | `remove.rs`, `evict.rs` | a value goes |
-//! | `misses.rs`, `ghosts.rs` | a key has no value: why |
+//! | `misses.rs`, `miss_reason.rs`, `ghosts.rs` | a key has no value: why |
 //! | `tier/` | values go to the tier and come back |
 //! | `drain.rs` | values go to the tier before the server ends |
 //! | `sessions.rs` | clients come, return after the server's restart, fall silent, and end |
@@ -36,6 +36,7 @@ mod holders;
 mod lists;
 mod local;
 mod memory;
+mod miss_reason;
 mod misses;
 mod namespaces;
 #[expect(clippy::module_inception, reason = "one noun a file")]
@@ -60,7 +61,8 @@ pub(crate) use evict::Evicted;
 pub use handles::BlockHandle;
 pub(crate) use handles::Granted;
 pub(crate) use memory::NodeMemory;
-pub use misses::{Miss, MissReason};
+pub use miss_reason::MissReason;
+pub use misses::Miss;
 pub use node::Node;
 pub(crate) use options::PIECE_BYTES;
 pub use options::{Eviction, MAX_BATCH, NO_BOUNDARY, NamespaceLimits, NodeOptions};

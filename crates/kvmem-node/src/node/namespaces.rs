@@ -7,7 +7,7 @@ use kvmem::cache::History;
 
 use super::lists::{Lists, PRIORITIES};
 use super::local::Local;
-use super::misses::MissCounts;
+use super::miss_reason::MissCounts;
 use super::node::Node;
 use super::{Evicted, NamespaceLimits};
 use crate::error::{BadIndex, CallError, Quota, TooMany};

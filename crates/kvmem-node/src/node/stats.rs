@@ -3,7 +3,7 @@
 use kvmem::tier::TierState;
 use serde::{Deserialize, Serialize};
 
-use super::misses::{MissCounts, MissReason};
+use super::miss_reason::{MissCounts, MissReason};
 use super::node::Node;
 use crate::format::State;
 
