@@ -118,6 +118,9 @@ const NIGHTLY: [Group; 7] = [
 const TARGET: &str = "target";
 /// The target folder of the model checks and the fuzz targets.
 pub(crate) const CHECKS: &str = "target/checks";
+
+/// The test that runs histories of whole nodes.
+pub(crate) const SIMULATOR: &str = "simulator::history::tests::nodes_keep_their_promises";
 /// The task that builds the test programs.
 const BUILD: &str = "build";
 

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Context;
 
-use super::{BUILD, TARGET, cargo_in};
+use super::{BUILD, SIMULATOR, TARGET, cargo_in};
 use crate::chaos;
 use crate::deploy;
 use crate::dist::files;
@@ -14,7 +14,6 @@ use crate::programs;
 use crate::say;
 use crate::schedule::{MACHINE, Task};
 use crate::setup;
-use crate::simulate;
 use crate::step::{Kind, Report};
 use crate::workspace::target_folder;
 
@@ -100,7 +99,7 @@ pub(super) fn programs(root: &Path, wanted: Wanted) -> Vec<Task<'_>> {
         let alone = program("test", "test: alone", ALONE.to_owned());
         tasks.push(alone.with(MACHINE));
         let left_out = if wanted.quick { NIGHTLY } else { "none()" };
-        let simulated = format!("test(={})", simulate::TEST);
+        let simulated = format!("test(={})", SIMULATOR);
         let others = format!("not ({ALONE} | {LAB} | {left_out} | {simulated})");
         tasks.push(program("test", "test", others));
         // Other seeds in each run: those of the second in which it begins.
