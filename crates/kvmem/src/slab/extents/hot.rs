@@ -433,7 +433,10 @@ mod tests {
                 let hot = &hot;
                 // Half of the requests of each thread are for one size, and no other one repeats.
                 scope.spawn(move || {
-                    let size = |i: u32| if i % 2 == 0 { 4096 } else { thread << 20 | (i + 10_000) };
+                    let size = |i: u32| match i.is_multiple_of(2) {
+                        true => 4096,
+                        false => thread << 20 | (i + 10_000),
+                    };
                     let found = (0..1000u32).position(|i| hot.record_request(u64::from(size(i))));
                     assert!(found.is_some_and(|requests| requests < 40), "{thread}: {found:?}");
                 });
