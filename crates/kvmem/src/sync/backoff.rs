@@ -19,6 +19,11 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
+    /// Returns whether the thread has slept.
+    pub(super) fn has_slept(&self) -> bool {
+        self.looks >= SPINS_AND_YIELDS
+    }
+
     /// Spins at first, then yields the processor, then sleeps for short periods.
     pub(crate) fn pause(&mut self) {
         self.looks = self.looks.saturating_add(1);

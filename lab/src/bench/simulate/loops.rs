@@ -171,4 +171,4 @@ const WARM: Warm = Warm { steps: 1000, time: 1_000_000 };
 /// that the registry of threads is locked.
 const WARM_TO_JOIN: Warm = Warm { steps: 1000, time: 10_000_000 };
 /// Enough for a space to be cut into shards, which takes milliseconds once.
-const WARM_TO_CUT: Warm = Warm { steps: 1_000_000, time: 10_000_000 };
+const WARM_TO_CUT: Warm = Warm { steps: 1_000_000, time: 40_000_000 };

@@ -412,7 +412,9 @@ impl SpaceCore {
     pub(super) fn leave(&self, mut slot: StateGuard<'_>) {
         if !slot.is_open() {
             self.publish_slot(&mut slot);
-            if slot.is_contended() && slot.has_lasted() && !self.is_shard {
+            // Relaxed: as in `set_combining`.
+            let combines = self.combines.load(Ordering::Relaxed);
+            if !self.is_shard && !combines && slot.has_lasted() {
                 self.cut(slot);
             }
             return;

@@ -63,6 +63,8 @@ struct Calm {
 struct Load {
     /// Waits while the slots are closed; operations since `since` while they are open.
     count: u32,
+    /// Waits in which the thread slept, since the last period of waits.
+    slept: u32,
     /// Requests and notes served since `since`.
     served: u32,
     /// Useful periods, less the others.
@@ -79,7 +81,7 @@ impl Load {
     /// Starts to count.
     fn restart(&mut self) {
         let since = if MODELLED { None } else { Some(Instant::now()) };
-        *self = Load { count: 0, served: 0, since, ..*self };
+        *self = Load { count: 0, slept: 0, served: 0, since, ..*self };
     }
 
     /// Ends a period, which was useful if it was also short; returns whether the contention lasts.
@@ -95,8 +97,8 @@ impl Load {
     }
 
     /// Counts a wait for the lock; returns whether there were many.
-    fn wait(&mut self) -> bool {
-        self.count += 1;
+    fn wait(&mut self, slept: bool) -> bool {
+        (self.count, self.slept) = (self.count + 1, self.slept + u32::from(slept));
         self.count >= WAITS
     }
 }
@@ -121,7 +123,7 @@ unsafe impl<T: Send> Send for CombiningMutex<T> {}
 impl Load {
     const_new! {
         const fn new() -> Self {
-            Load { count: 0, served: 0, useful: 0, since: None }
+            Load { count: 0, slept: 0, served: 0, useful: 0, since: None }
         }
     }
 }
@@ -209,7 +211,8 @@ impl<T> CombiningMutex<T> {
         let mut waited = false;
         loop {
             if let Some(mut guard) = self.try_lock() {
-                guard.contended = waited && !guard.is_open() && guard.load().wait();
+                guard.contended =
+                    waited && !guard.is_open() && guard.load().wait(backoff.has_slept());
                 return guard;
             }
             waited = true;
@@ -371,10 +374,11 @@ impl<T> CombiningGuard<'_, T> {
         self.contended
     }
 
-    /// Counts a wait for a lock whose slots stay closed; returns whether the contention lasts.
+    /// Returns whether the contention for a lock whose slots stay closed lasts. A wait in which the
+    /// thread slept counts as many: threads that sleep wait seldom.
     pub(crate) fn has_lasted(&mut self) -> bool {
         let load = self.load();
-        load.count >= PERIOD_OF_WAITS && load.end_period(true)
+        load.count + load.slept * WAITS >= PERIOD_OF_WAITS && load.end_period(true)
     }
 
     /// Opens the slots, which are closed.

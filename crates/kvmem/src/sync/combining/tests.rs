@@ -1,7 +1,7 @@
 //! The lock and its slots, with the threads of one processor.
 
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -37,6 +37,32 @@ fn open() -> CombiningMutex<Log> {
 fn ended(mut guard: CombiningGuard<'_, Log>) -> Vec<u64> {
     guard.serve();
     guard.0.clone()
+}
+
+/// Threads that sleep wait seldom, so few such waits are contention.
+#[test]
+fn waits_in_which_threads_sleep_are_contention_that_lasts() {
+    const WAITERS: u32 = 8;
+    let lock = CombiningMutex::new(Log::default());
+    let round = |_| {
+        let (began, guard) = (AtomicU32::new(0), lock.lock());
+        thread::scope(|scope| {
+            let wait = || {
+                began.fetch_add(1, Ordering::Relaxed);
+                lock.lock().has_lasted()
+            };
+            let waiters = [(); WAITERS as usize].map(|()| scope.spawn(wait));
+            while began.load(Ordering::Relaxed) < WAITERS {
+                thread::yield_now();
+            }
+            thread::sleep(Duration::from_millis(1));
+            drop(guard);
+            waiters.into_iter().any(|waiter| waiter.join().unwrap())
+        })
+    };
+    // A busy machine makes some of the waits too long.
+    let round_of_lasting = (0..1000).position(round);
+    assert!(round_of_lasting.is_some_and(|rounds| rounds >= 1), "{round_of_lasting:?}");
 }
 
 #[test]
