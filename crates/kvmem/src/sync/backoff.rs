@@ -19,9 +19,9 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Returns whether the thread has slept.
-    pub(super) fn has_slept(&self) -> bool {
-        self.looks >= SPINS_AND_YIELDS
+    /// Returns how often the thread has slept.
+    pub(super) fn naps(&self) -> u32 {
+        self.looks.saturating_sub(SPINS_AND_YIELDS - 1)
     }
 
     /// Spins at first, then yields the processor, then sleeps for short periods.

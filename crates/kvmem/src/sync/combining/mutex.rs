@@ -63,8 +63,8 @@ struct Calm {
 struct Load {
     /// Waits while the slots are closed; operations since `since` while they are open.
     count: u32,
-    /// Waits in which the thread slept, since the last period of waits.
-    slept: u32,
+    /// How often threads slept before the lock, since `since`.
+    naps: u32,
     /// Requests and notes served since `since`.
     served: u32,
     /// Useful periods, less the others.
@@ -81,7 +81,7 @@ impl Load {
     /// Starts to count.
     fn restart(&mut self) {
         let since = if MODELLED { None } else { Some(Instant::now()) };
-        *self = Load { count: 0, slept: 0, served: 0, since, ..*self };
+        *self = Load { count: 0, naps: 0, served: 0, since, ..*self };
     }
 
     /// Ends a period, which was useful if it was also short; returns whether the contention lasts.
@@ -96,9 +96,9 @@ impl Load {
         lasts
     }
 
-    /// Counts a wait for the lock; returns whether there were many.
-    fn wait(&mut self, slept: bool) -> bool {
-        (self.count, self.slept) = (self.count + 1, self.slept + u32::from(slept));
+    /// Counts a wait for a lock whose slots are closed; returns whether there were many.
+    fn wait(&mut self) -> bool {
+        self.count += 1;
         self.count >= WAITS
     }
 }
@@ -123,7 +123,7 @@ unsafe impl<T: Send> Send for CombiningMutex<T> {}
 impl Load {
     const_new! {
         const fn new() -> Self {
-            Load { count: 0, slept: 0, served: 0, useful: 0, since: None }
+            Load { count: 0, naps: 0, served: 0, useful: 0, since: None }
         }
     }
 }
@@ -211,8 +211,9 @@ impl<T> CombiningMutex<T> {
         let mut waited = false;
         loop {
             if let Some(mut guard) = self.try_lock() {
-                guard.contended =
-                    waited && !guard.is_open() && guard.load().wait(backoff.has_slept());
+                let load = guard.load();
+                load.naps = load.naps.saturating_add(backoff.naps());
+                guard.contended = waited && !guard.is_open() && guard.load().wait();
                 return guard;
             }
             waited = true;
@@ -374,11 +375,12 @@ impl<T> CombiningGuard<'_, T> {
         self.contended
     }
 
-    /// Returns whether the contention for a lock whose slots stay closed lasts. A wait in which the
-    /// thread slept counts as many: threads that sleep wait seldom.
+    /// Returns whether the contention for a lock whose slots stay closed lasts. A nap counts as many
+    /// waits: threads that sleep wait seldom, and long.
     pub(crate) fn has_lasted(&mut self) -> bool {
         let load = self.load();
-        load.count + load.slept * WAITS >= PERIOD_OF_WAITS && load.end_period(true)
+        let waits = load.count.saturating_add(load.naps.saturating_mul(WAITS));
+        waits >= PERIOD_OF_WAITS && load.end_period(true)
     }
 
     /// Opens the slots, which are closed.
@@ -415,7 +417,7 @@ impl<T> CombiningGuard<'_, T> {
     /// Runs `publish`, and lets threads learn that all entries are closed.
     fn closed(&mut self, publish: impl FnOnce(&mut T)) {
         publish(self);
-        self.load().count = 0;
+        self.load().restart();
         // Release pairs with the Acquire in `is_open`.
         self.mutex.calm.used.store(0, Ordering::Release);
         self.word = UNLOCKED;
@@ -483,7 +485,8 @@ impl<T: Combined> CombiningGuard<'_, T> {
         }
         let load = self.load();
         let before = load.useful;
-        if load.end_period(load.served > 0) {
+        // A thread that may not publish what it does sleeps before the lock.
+        if load.end_period(load.served > 0 || load.naps > 0) {
             return Some(self);
         }
         if self.load().useful <= before {
