@@ -375,8 +375,8 @@ impl<T> CombiningGuard<'_, T> {
         self.contended
     }
 
-    /// Returns whether the contention for a lock whose slots stay closed lasts. A nap counts as many
-    /// waits: threads that sleep wait seldom, and long.
+    /// Returns whether the contention for a lock whose slots stay closed lasts. A nap counts as
+    /// many waits: threads that sleep wait seldom, and long.
     pub(crate) fn has_lasted(&mut self) -> bool {
         let load = self.load();
         let waits = load.count.saturating_add(load.naps.saturating_mul(WAITS));
