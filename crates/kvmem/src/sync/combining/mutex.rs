@@ -383,6 +383,12 @@ impl<T> CombiningGuard<'_, T> {
         waits >= PERIOD_OF_WAITS && load.end_period(true)
     }
 
+    /// Counts naps of threads that waited for the lock.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn nap(&mut self, naps: u32) {
+        self.load().naps += naps;
+    }
+
     /// Opens the slots, which are closed.
     pub(crate) fn open(&mut self) {
         self.load().restart();
