@@ -29,12 +29,12 @@ pub(in crate::cache) fn slack(held: u64) -> Time {
     held / SLACK
 }
 
-/// The largest number of evictions of a [run].
+/// The largest number of evictions that [`run`] returns.
 const MAX_RUN: u64 = 7;
 
-/// Returns how many blocks a shard may evict after one that is old enough, without a look at other
-/// shards: by so many, its victims become younger by at most half of the slack. `shards` is a power
-/// of two.
+/// Returns the number of further blocks that a shard may evict without a look at other shards,
+/// after one that is old enough. Its victims become younger by at most half of the slack meanwhile.
+/// `shards` is a power of two.
 #[inline]
 pub(in crate::cache) fn run(slack: Time, shards: usize) -> u32 {
     if slack < LARGE_SLACK { 0 } else { (slack >> 1 >> shards.ilog2()).min(MAX_RUN) as u32 }

@@ -86,8 +86,8 @@ pub(super) struct HotSizes {
     detectors: [Detector; DETECTORS],
 }
 
-/// What a thread has seen of sizes that are not hot. Aligned to two cache lines, because processors
-/// fetch lines in pairs.
+/// The requests of a thread for sizes that are not hot. Aligned to two cache lines, because
+/// processors fetch lines in pairs.
 #[repr(align(128))]
 struct Detector {
     /// The number of requests for which the thread makes no size hot.

@@ -266,7 +266,7 @@ impl WriterState {
             Err(panic) => {
                 self.queue.count_panic();
                 self.keep(format!("the tier panicked: {}", message(&*panic)));
-                // What a panic carries may panic when it is dropped, unless it is a text.
+                // The payload of a panic may panic when it is dropped, unless it is a text.
                 if !panic.is::<&str>() && !panic.is::<String>() {
                     std::mem::forget(panic);
                 }
