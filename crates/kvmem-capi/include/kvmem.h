@@ -204,11 +204,15 @@
 /// A fetch: the bytes of the disk were not those that were stored. The value is removed.
 #define KVMEM_FETCHED_DAMAGED 3
 
-/// A fetch: the drive failed. The value is removed.
+/// A fetch: the drive failed. The value stays, and is read again later. It is removed if the file
+/// ends before it, or if only this value fails again and again.
 #define KVMEM_FETCHED_FAILED 4
 
 /// A fetch: a power cut took the bytes of the value before they were synced. The value is removed.
 #define KVMEM_FETCHED_LOST 5
+
+/// A fetch: the drive has failed to read the value, and does not read it again yet.
+#define KVMEM_FETCHED_SUSPECT 6
 
 /// Damage: the bytes on the drive are not those that were stored.
 #define KVMEM_DAMAGE_CHECKSUM 0
@@ -1277,7 +1281,7 @@ typedef struct kvmem_disk_tier_request {
     /// otherwise 0.
     uint64_t bytes;
     /// Receives KVMEM_FETCHED_HIT, KVMEM_FETCHED_ABSENT, KVMEM_FETCHED_TOO_SHORT,
-    /// KVMEM_FETCHED_DAMAGED, KVMEM_FETCHED_FAILED or KVMEM_FETCHED_LOST.
+    /// KVMEM_FETCHED_DAMAGED, KVMEM_FETCHED_FAILED, KVMEM_FETCHED_LOST or KVMEM_FETCHED_SUSPECT.
     uint32_t outcome;
     /// Receives 0.
     uint32_t reserved;
@@ -1293,6 +1297,8 @@ typedef struct kvmem_disk_tier_stats {
     /// Of the values, those whose bytes a power cut may have taken: they were written without a
     /// sync, by a process that was killed before the next checkpoint, and were not read since.
     uint64_t unverified_values;
+    /// Of the values, those that the drive failed to read, and that are read again.
+    uint64_t suspects;
     /// Bytes of all values held, without padding.
     uint64_t bytes;
     /// Bytes of the file for values.
@@ -1326,6 +1332,8 @@ typedef struct kvmem_disk_tier_stats {
     uint64_t io_misses;
     /// Fetches of which the file had fewer bytes than were stored: it was cut off.
     uint64_t short_misses;
+    /// Fetches of values that the drive has failed to read, and does not read again yet.
+    uint64_t suspect_misses;
     /// Values that a cache evicted and that were not written, by `admission` or
     /// `max_write_bytes_per_s`.
     uint64_t not_admitted;

@@ -316,10 +316,13 @@ pub const KVMEM_FETCHED_ABSENT: u32 = 1;
 pub const KVMEM_FETCHED_TOO_SHORT: u32 = 2;
 /// A fetch: the bytes of the disk were not those that were stored. The value is removed.
 pub const KVMEM_FETCHED_DAMAGED: u32 = 3;
-/// A fetch: the drive failed. The value is removed.
+/// A fetch: the drive failed. The value stays, and is read again later. It is removed if the file
+/// ends before it, or if only this value fails again and again.
 pub const KVMEM_FETCHED_FAILED: u32 = 4;
 /// A fetch: a power cut took the bytes of the value before they were synced. The value is removed.
 pub const KVMEM_FETCHED_LOST: u32 = 5;
+/// A fetch: the drive has failed to read the value, and does not read it again yet.
+pub const KVMEM_FETCHED_SUSPECT: u32 = 6;
 
 /// A value to fetch, and the result.
 #[repr(C)]
@@ -338,7 +341,7 @@ pub struct kvmem_disk_tier_request {
     /// otherwise 0.
     pub bytes: u64,
     /// Receives KVMEM_FETCHED_HIT, KVMEM_FETCHED_ABSENT, KVMEM_FETCHED_TOO_SHORT,
-    /// KVMEM_FETCHED_DAMAGED, KVMEM_FETCHED_FAILED or KVMEM_FETCHED_LOST.
+    /// KVMEM_FETCHED_DAMAGED, KVMEM_FETCHED_FAILED, KVMEM_FETCHED_LOST or KVMEM_FETCHED_SUSPECT.
     pub outcome: u32,
     /// Receives 0.
     pub reserved: u32,
@@ -465,6 +468,7 @@ fn fetch(
                 Fetched::Damaged => KVMEM_FETCHED_DAMAGED,
                 Fetched::Failed => KVMEM_FETCHED_FAILED,
                 Fetched::Lost => KVMEM_FETCHED_LOST,
+                Fetched::Suspect => KVMEM_FETCHED_SUSPECT,
                 Fetched::Length { .. } => {
                     left.push(index);
                     continue;

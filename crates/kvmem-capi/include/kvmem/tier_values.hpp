@@ -29,10 +29,13 @@ enum class Fetched : std::uint32_t {
     too_short = KVMEM_FETCHED_TOO_SHORT,
     /// The bytes of the disk were not those that were stored. The value is removed.
     damaged = KVMEM_FETCHED_DAMAGED,
-    /// The drive failed. The value is removed.
+    /// The drive failed. The value stays, and is read again later. It is removed if the file ends
+    /// before it, or if only this value fails again and again.
     failed = KVMEM_FETCHED_FAILED,
     /// A power cut took the bytes of the value before they were synced. The value is removed.
     lost = KVMEM_FETCHED_LOST,
+    /// The drive has failed to read the value, and does not read it again yet.
+    suspect = KVMEM_FETCHED_SUSPECT,
 };
 
 /// A value to store: its key, its bytes, and hints about its worth.

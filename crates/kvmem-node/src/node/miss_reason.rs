@@ -21,7 +21,8 @@ pub enum MissReason {
     Damaged,
     /// It is in the tier, or was when it was evicted, and the tier is away or detached.
     TierAway,
-    /// It was in the tier when it was evicted, and the tier has let it go since.
+    /// It was in the tier when it was evicted, and the tier has let it go since, or has failed to
+    /// read it a moment ago.
     TierLost,
     /// The tier has it and did not bring it: reading failed, too many calls waited, or there was no
     /// space.

@@ -269,7 +269,11 @@ impl World {
         };
         let clients = self.clients.iter().filter_map(Client::next_time);
         let next = clients.chain([server]).filter(|it| *it > now).min().unwrap_or(now + 1);
-        environment::advance(Duration::from_millis(next - now));
+        let time = Duration::from_millis(next - now);
+        environment::advance(time);
+        if let Some(disk) = &self.disk {
+            disk.pass(time);
+        }
         Ok(())
     }
 

@@ -186,10 +186,16 @@ fn medium(it: Located) -> Option<Medium> {
     it.in_memory.then_some(Medium::Memory).or_else(|| it.in_tier.then_some(Medium::Tier))
 }
 
-/// A value that is damaged on a disk after a look-up has found it is read once. From then on the
-/// prefix ends there, so an engine computes the rest, and what it stores is found.
+/// A value that is damaged on a disk after a look-up has found it is read once, and one that the
+/// disk fails to read twice. From then on the prefix ends there, so an engine computes the rest,
+/// and what it stores is found.
 #[test]
 fn a_load_that_fails_is_not_repeated_for_ever() {
+    failing_load(1, |disk, at| disk.falsify(at + 5..at + 6, |bytes| bytes[0] ^= 1));
+    failing_load(2, |disk, at| disk.fail_at(at..at + 1, libc::EIO));
+}
+
+fn failing_load(reads: u64, fail: impl Fn(&Disk, u64)) {
     const VALUES: u32 = 8;
     const DAMAGED: u32 = 3;
     let disk = Disk::new(64 << 20, 7);
@@ -205,7 +211,7 @@ fn a_load_that_fails_is_not_repeated_for_ever() {
     assert_eq!(client.lookup(&keys).expect("a call"), VALUES as usize);
     let bytes = disk.bytes();
     let at = bytes.windows(LEN).position(|it| it == value(DAMAGED)).expect("it is stored") as u64;
-    disk.falsify(at + 5..at + 6, |bytes| bytes[0] ^= 1);
+    fail(&disk, at);
 
     // Steps of an engine: it waits while values are to come, and computes what is missing.
     let mut computed = 0;
@@ -229,7 +235,7 @@ fn a_load_that_fails_is_not_repeated_for_ever() {
         }
     }
     assert_eq!(computed, 1);
-    assert_eq!(client.stats().expect("a call").tier_failed_total, 1);
+    assert_eq!(client.stats().expect("a call").tier_failed_total, reads);
 }
 
 /// A router's index of the keys that a node holds.

@@ -17,6 +17,7 @@ mod workers;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 pub use buffer::AlignedBuffer;
 pub use buffer_table::FixedBufferStats;
@@ -88,6 +89,12 @@ pub trait Device: Send + Sync {
     fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
         drop(file);
         Ok(())
+    }
+
+    /// Returns the time by which a tier pauses before it reads again what could not be read. A
+    /// simulated device has a time of its own.
+    fn now(&self) -> Instant {
+        Instant::now()
     }
 
     /// Returns what is registered as fixed buffers, and how many transfers have used it. By default

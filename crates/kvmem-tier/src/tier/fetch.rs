@@ -41,8 +41,12 @@ pub enum Fetched {
     /// The bytes were not on the disk: a power cut took them before they were synced. The value is
     /// removed, and its blocks are free again.
     Lost,
-    /// The device failed: the value is removed.
+    /// The device failed. The value stays, and is read again later; it is removed if the file ends
+    /// before it, or if only this value fails again and again.
     Failed,
+    /// The device has failed to read the value, and does not try again yet: see
+    /// [`retry_now`](DiskTier::retry_now).
+    Suspect,
 }
 
 /// A value that is read.
@@ -197,6 +201,10 @@ impl<D: Device> DiskTier<D> {
         let mut wanted = Vec::with_capacity(requests.len());
         let mut state = self.state();
         for (index, (request, digest)) in requests.iter_mut().zip(digests).enumerate() {
+            if state.suspects.is_paused(digest, || self.device.now()) {
+                results[index] = Fetched::Suspect;
+                continue;
+            }
             let Some(entry) = state.index.get_used(digest) else { continue };
             if entry.len != request.into.len() as u64 {
                 results[index] = Fetched::Length { len: entry.len };
@@ -232,12 +240,15 @@ impl<D: Device> DiskTier<D> {
     ) {
         let is_durable = self.device.writes_are_durable();
         let mut state = self.state();
+        let isolated = !outcomes.is_empty()
+            && state.suspects.end_fetch(outcomes.iter().any(|one| one.read.is_ok()));
         for Outcome { index, entry, read } in outcomes {
             if state.index.number_of(&entry.digest) != Some(entry.number) {
                 continue;
             }
             results[*index] = match read {
                 Ok(sum) if *sum == entry.checksum => {
+                    state.suspects.remove(&entry.digest);
                     if entry.unverified {
                         state.index.set_verified(&entry.digest);
                     }
@@ -248,8 +259,7 @@ impl<D: Device> DiskTier<D> {
                 Ok(_) if state.remove_falsified(entry) => Fetched::Lost,
                 Ok(_) => Fetched::Damaged,
                 Err(Unread { error, bad }) => {
-                    state.count_unreadable(*error);
-                    state.quarantine(entry, *bad);
+                    state.fail(entry, *error, *bad, isolated, self.device.now());
                     Fetched::Failed
                 }
             };
@@ -258,6 +268,7 @@ impl<D: Device> DiskTier<D> {
             match result {
                 Fetched::Hit => state.stats.hits += 1,
                 Fetched::Absent => state.stats.misses += 1,
+                Fetched::Suspect => state.stats.suspect_misses += 1,
                 _ => {}
             }
         }

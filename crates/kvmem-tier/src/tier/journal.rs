@@ -147,9 +147,11 @@ impl<D: Device> DiskTier<D> {
         }
     }
 
-    /// Lets the next call that changes something begin a failed journal anew, without a pause. For
-    /// programs that know that the cause is gone.
+    /// Lets the next call that changes something begin a failed journal anew, and the next fetches
+    /// read values that the device has failed to read, without a pause. For programs that know that
+    /// the cause is gone.
     pub fn retry_now(&self) {
+        self.state().suspects.end_pauses(self.device.now());
         if let Some(JournalFailure { retry: Some((at, _)), .. }) = &mut *self.failed() {
             *at = Instant::now();
         }

@@ -21,6 +21,7 @@ mod state;
 mod stats;
 mod store;
 mod stored;
+mod suspects;
 #[allow(clippy::module_inception)]
 mod tier;
 mod verification;

@@ -6,11 +6,13 @@
 use std::collections::VecDeque;
 use std::io;
 use std::mem::take;
+use std::time::Instant;
 
 use kvmem::offset::RawHandle;
 
 use super::options::EvictionOrder;
 use super::stats::TierStats;
+use super::suspects::Suspects;
 use crate::format::{Change, Digest, Entry, Extent, RECORDS_PER_BLOCK};
 use crate::index::{Index, Indexed, Ranges};
 use crate::trace::event;
@@ -41,6 +43,8 @@ pub(super) struct State {
     pub(super) index: Index,
     /// Extents that are not used any more, with their ranges.
     pub(super) quarantined: Vec<(Extent, RawHandle)>,
+    /// Values that the device failed to read.
+    pub(super) suspects: Suspects,
     /// The number of the next change.
     pub(super) next_number: u64,
     /// Changes that are not yet in the journal, in their order.
@@ -109,6 +113,7 @@ impl State {
         State {
             index: Index::new(eviction == EvictionOrder::Lru),
             quarantined: Vec::new(),
+            suspects: Suspects::default(),
             next_number,
             queue: VecDeque::new(),
             written: 0,
@@ -217,6 +222,26 @@ impl State {
         }
     }
 
+    /// Records that the value `entry`, which its key has, could not be read now: its `bad` extents
+    /// failed. The value becomes a suspect, unless it is lost.
+    pub(super) fn fail(
+        &mut self,
+        entry: &Entry,
+        error: io::ErrorKind,
+        bad: BadExtents,
+        isolated: bool,
+        now: Instant,
+    ) {
+        self.count_unreadable(error);
+        if error == io::ErrorKind::UnexpectedEof
+            || self.suspects.add_failure(&entry.digest, isolated, now)
+        {
+            self.quarantine(entry, bad);
+        } else {
+            event!(WARN, len = entry.len, block = entry.start(), %error, "a value cannot be read");
+        }
+    }
+
     /// Removes the value `entry`, if its key still has it: its checksum is wrong. A power cut may
     /// have taken the bytes of an unverified one, so its blocks become free; those of another are
     /// never used again. Returns whether it was unverified.
@@ -241,6 +266,7 @@ impl State {
         }
         let Some(Indexed { ranges, .. }) = self.index.remove(&entry.digest) else { return };
         event!(WARN, len = entry.len, block = entry.start(), "a damaged value is quarantined");
+        self.suspects.remove(&entry.digest);
         self.stats.bytes -= entry.len;
         let number = self.number();
         self.record(Change::Removed(entry.digest, number));
@@ -257,6 +283,7 @@ impl State {
 
     /// Lets the ranges of a value wait for its removal.
     fn retire_value(&mut self, Indexed { entry, ranges }: &Indexed) {
+        self.suspects.remove(&entry.digest);
         self.stats.bytes -= entry.len;
         if !entry.extents.is_scattered() {
             return self.retire(entry.extents[0], ranges.first());

@@ -11,6 +11,8 @@ kvmem::stats! {
         /// Of the values, those whose bytes a power cut may have taken: they were written without a
         /// sync, by a process that was killed before the next checkpoint, and were not read since.
         unverified_values: u64 [Gauge "kvmem_tier_unverified_entries" "values"],
+        /// Of the values, those that the drive failed to read, and that are read again.
+        suspects: u64 [Gauge "kvmem_tier_suspect_entries" "values"],
         /// Bytes of all values held, without padding.
         bytes: u64 [Gauge "kvmem_tier_bytes" "bytes"],
         /// Bytes of the file for values.
@@ -51,6 +53,9 @@ kvmem::stats! {
         /// Fetches of which the file had fewer bytes than were stored: it was cut off.
         short_misses: u64 [Counter "kvmem_tier_misses_total" "values"
             "kind" = "short" "Fetches that returned no value."],
+        /// Fetches of values that the drive has failed to read, and does not read again yet.
+        suspect_misses: u64 [Counter "kvmem_tier_misses_total" "values"
+            "kind" = "suspect" "Fetches that returned no value."],
         /// Values that a cache evicted and that were not written, by `admission` or
         /// `max_write_bytes_per_s`.
         not_admitted: u64 [Counter "kvmem_tier_not_admitted_total" "values"],

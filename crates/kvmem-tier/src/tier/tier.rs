@@ -112,7 +112,8 @@ impl<D: Device> DiskTier<D> {
         }
         let digest = self.digest(key);
         let mut state = self.state();
-        let number = state.index.number_of(&digest);
+        // Of a suspect, the copy in memory may be the last one.
+        let number = state.index.number_of(&digest).filter(|_| !state.suspects.has(&digest));
         let has = number.and_then(|number| self.origins.of(number)) == origin;
         if has {
             state.index.get_used(&digest);
@@ -136,24 +137,32 @@ impl<D: Device> DiskTier<D> {
         self.layout.max_entries().saturating_sub(quarantined + scattered)
     }
 
-    /// Returns the length of a value in bytes, if there is one. It does not count as used.
+    /// Returns the length of a value in bytes, if there is one that would be read now: a
+    /// [suspect](super::Fetched::Suspect) is none. It does not count as used.
     #[must_use]
     pub fn len_of(&self, key: &[u8]) -> Option<u64> {
+        self.unless_paused(key, |state, digest| state.index.len_of(digest))
+    }
+
+    /// Marks a value as used last; returns whether there is one, as [`len_of`](Self::len_of) does.
+    /// The order of use is durable with the next checkpoint.
+    pub fn touch(&self, key: &[u8]) -> bool {
+        self.unless_paused(key, |state, digest| state.index.get_used(digest)).is_some()
+    }
+
+    /// Looks for a value that would be read now.
+    fn unless_paused<T>(
+        &self,
+        key: &[u8],
+        find: impl FnOnce(&mut State, &Digest) -> Option<T>,
+    ) -> Option<T> {
         if self.is_forked() {
             return None;
         }
         let digest = self.digest(key);
-        self.state().index.len_of(&digest)
-    }
-
-    /// Marks a value as used last; returns whether there is one. The order of use is durable with
-    /// the next checkpoint.
-    pub fn touch(&self, key: &[u8]) -> bool {
-        if self.is_forked() {
-            return false;
-        }
-        let digest = self.digest(key);
-        self.state().index.get_used(&digest).is_some()
+        let mut state = self.state();
+        let is_paused = state.suspects.is_paused(&digest, || self.device.now());
+        if is_paused { None } else { find(&mut state, &digest) }
     }
 
     /// Removes the values of keys; returns how many there were. They are not found again after the
@@ -213,6 +222,7 @@ impl<D: Device> DiskTier<D> {
             entries: state.index.len() as u64,
             scattered: state.index.scattered() as u64,
             unverified_values: state.index.unverified() as u64,
+            suspects: state.suspects.len() as u64,
             capacity: self.layout.data.len,
             used: (self.layout.data.blocks() - space.free - quarantined) * block,
             quarantined: quarantined * block,

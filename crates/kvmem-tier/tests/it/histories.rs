@@ -2,6 +2,7 @@
 //! blocks in the middle of the journal are damaged: values may be lost then, and none comes back.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use kvmem::tier::TierRead;
 use kvmem_testkit::random::Random;
@@ -81,6 +82,18 @@ struct Outcome {
     /// Journals that were damaged, and values that were dropped for that.
     damaged: u64,
     in_doubt: u64,
+    /// Reads that the disk failed in outages.
+    failed: u64,
+}
+
+/// What of a disk fails while it is used.
+#[derive(Clone, Copy, PartialEq)]
+enum Faults {
+    None,
+    /// One in a number of transfers has a fault of any kind.
+    OneIn(u64),
+    /// All reads fail for a while, and then none.
+    Outages,
 }
 
 /// How a life of the process ends.
@@ -128,7 +141,9 @@ pub(crate) fn damage_journal(disk: &Disk, random: &mut Random) -> bool {
 /// was acknowledged must be found. With `dsync` a power cut loses no more than the end of the
 /// process does. Of the transfers one in `faults` has a fault: such a tier may lose any value, and
 /// still finds no other. Returns how many values lay in several extents at the end of the lives.
-fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64, damages: bool) -> Outcome {
+fn lives(seed: u64, roomy: bool, dsync: bool, faults: Faults, damages: bool) -> Outcome {
+    let has_outages = faults == Faults::Outages;
+    let faults = if let Faults::OneIn(n) = faults { n } else { 0 };
     let mut random = Random::new(seed);
     let len = if roomy { 2 << 20 } else { 256 << 10 };
     let disk = Disk::new(len, seed);
@@ -184,6 +199,12 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64, damages: bool) -> Out
         // After a power cut, only what was synced is certain.
         let certain_at_once = end != End::PowerCut || dsync;
         for _ in 0..random.below(60) {
+            if has_outages {
+                disk.pass(Duration::from_millis(random.below(3000)));
+                if random.once_in(6) {
+                    disk.fail_reads_once_in(random.below(2));
+                }
+            }
             let keys: Vec<u64> = (0..1 + random.below(4)).map(|_| random.below(KEYS)).collect();
             let names: Vec<[u8; 8]> = keys.iter().map(|key| key.to_le_bytes()).collect();
             let mut positions = Vec::new();
@@ -245,6 +266,7 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64, damages: bool) -> Out
             }
         }
         outcome.scattered += tier.stats().scattered;
+        outcome.failed += tier.stats().io_misses;
         // Those that still live write a checkpoint, unless they end just before.
         if end != End::Clean && random.once_in(2) {
             disk.end();
@@ -269,19 +291,22 @@ fn what_was_acknowledged_is_found_and_nothing_else() {
         sum.scattered += one.scattered;
         sum.damaged += one.damaged;
         sum.in_doubt += one.in_doubt;
+        sum.failed += one.failed;
     };
     for seed in 0..rounds {
         for roomy in [true, false] {
-            add(lives(seed, roomy, false, 0, false));
-            add(lives(seed, roomy, false, 100, false));
-            add(lives(seed, roomy, false, 0, true));
+            add(lives(seed, roomy, false, Faults::None, false));
+            add(lives(seed, roomy, false, Faults::OneIn(100), false));
+            add(lives(seed, roomy, false, Faults::Outages, false));
+            add(lives(seed, roomy, false, Faults::None, true));
             if seed % 3 == 0 {
-                add(lives(seed, roomy, true, 0, false));
-                add(lives(seed, roomy, true, 0, true));
+                add(lives(seed, roomy, true, Faults::None, false));
+                add(lives(seed, roomy, true, Faults::None, true));
             }
         }
     }
     assert!(sum.scattered > 0, "no value lay in several extents");
+    assert!(sum.failed > 100, "{} reads failed", sum.failed);
     let Outcome { damaged, in_doubt, .. } = sum;
     assert!(damaged > 20 && in_doubt > 20, "{damaged} journals damaged, {in_doubt} in doubt");
     println!(

@@ -26,6 +26,7 @@ mod seccomp;
 mod simulated;
 mod store;
 mod surroundings;
+mod suspects;
 mod tier_set;
 mod unchanged;
 mod until;

@@ -63,7 +63,8 @@ fn every_figure_is_published_with_its_kind_and_labels() {
     let value = |name, labels| held.value(name, labels);
     assert_eq!(value("kvmem_tier_read_only", &[]), 1.0);
     assert_eq!(value("kvmem_tier_misses_total", &[("kind", "io")]), 1.0);
-    assert_eq!(value("kvmem_tier_entries", &[]), 19.0);
+    assert_eq!(value("kvmem_tier_entries", &[]), 20.0);
+    assert_eq!(value("kvmem_tier_suspect_entries", &[]), 1.0);
 }
 
 #[test]
@@ -172,7 +173,7 @@ fn what_costs_values_is_an_event() {
         assert!(tier.checkpoint().is_err());
     });
     let said = lines.0.lock().unwrap();
-    for words in ["span open_tier", "a damaged value is quarantined", "the journal failed"] {
+    for words in ["span open_tier", "a value cannot be read", "the journal failed"] {
         assert!(said.contains(words), "{words} in {said}");
     }
 }

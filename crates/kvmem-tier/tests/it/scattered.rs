@@ -13,6 +13,7 @@ use kvmem_tier::{
 use crate::files::temp_path;
 use crate::simulated::{Disk, kill};
 use crate::store::get;
+use crate::suspects::fail_alone;
 
 const BLOCK: usize = 4096;
 
@@ -199,9 +200,13 @@ fn extents_are_quarantined_one_by_one() {
         assert_eq!(damaged.len(), 1);
         assert_eq!(matches!(damaged[0].damage, Damage::Checksum), flip);
         let (tier, _) = DiskTier::on(disk.clone(), &options()).unwrap();
-        let mut into = vec![0; value.len()];
-        let fetched = tier.fetch(&mut [TierRead { key: b"key", into: &mut into }]);
-        assert_eq!(fetched, [if flip { Fetched::Damaged } else { Fetched::Failed }]);
+        if flip {
+            let mut into = vec![0; value.len()];
+            let fetched = tier.fetch(&mut [TierRead { key: b"key", into: &mut into }]);
+            assert_eq!(fetched, [Fetched::Damaged]);
+        } else {
+            fail_alone(&tier, &disk, b"key", &0_u64.to_le_bytes());
+        }
         tier.sync_all().unwrap();
         let stats = tier.stats();
         assert_eq!((stats.quarantined, stats.used), (lost * BLOCK as u64, before));
@@ -282,7 +287,9 @@ fn a_full_index_has_no_room_for_several_extents() {
         assert!(stats.entries + 3 * stats.scattered <= 63, "seed {seed}: {stats:?}");
         // Every value is read wrong.
         let data = inspect(&disk).unwrap().contents.unwrap().superblock.layout.data;
-        disk.fail_at(data.start..data.start + data.len, libc::EIO);
+        disk.falsify(data.start..data.start + data.len, |bytes| {
+            bytes.iter_mut().for_each(|byte| *byte ^= 1);
+        });
         for key in 0..90_u64 {
             assert_eq!(get(&tier, &key.to_le_bytes()), None);
         }

@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use kvmem_testkit::random::Random;
 use kvmem_tier::DiskTier;
@@ -29,6 +30,8 @@ struct Platter {
     until_end: u64,
     /// Each read or write fails with a probability of 1 / `failing`; with 0 none fails.
     failing: u64,
+    /// The same for reads alone.
+    failing_reads: u64,
     /// Each read or write has a fault with a probability of 1 / `faults`: an error, a short count,
     /// a flipped bit of what is read, or a delay. With 0 none has.
     faults: u64,
@@ -44,6 +47,8 @@ struct Platter {
     shared: bool,
     /// The offsets of the reads of the last batch, in the order of the batch.
     reads: Vec<u64>,
+    /// The time of the tier, which passes in steps.
+    now: Instant,
     random: Random,
 }
 
@@ -58,6 +63,7 @@ impl Disk {
             new: true,
             until_end: u64::MAX,
             failing: 0,
+            failing_reads: 0,
             faults: 0,
             flips: 0,
             bad: 0..0,
@@ -66,6 +72,7 @@ impl Disk {
             dsync: false,
             shared: false,
             reads: Vec::new(),
+            now: Instant::now(),
             random: Random::new(seed),
         })))
     }
@@ -102,6 +109,16 @@ impl Disk {
     /// Makes one in `n` reads and writes fail; none if `n` is 0.
     pub(crate) fn fail_once_in(&self, n: u64) {
         self.platter().failing = n;
+    }
+
+    /// Makes one in `n` reads fail; none if `n` is 0.
+    pub(crate) fn fail_reads_once_in(&self, n: u64) {
+        self.platter().failing_reads = n;
+    }
+
+    /// Lets time pass for the tier.
+    pub(crate) fn pass(&self, time: Duration) {
+        self.platter().now += time;
     }
 
     /// Gives one in `n` reads and writes a fault of any kind; none if `n` is 0.
@@ -159,6 +176,7 @@ impl Disk {
     pub(crate) fn restart(&self) {
         let mut platter = self.platter();
         (platter.until_end, platter.failing, platter.faults) = (u64::MAX, 0, 0);
+        platter.failing_reads = 0;
         platter.syncing = None;
     }
 
@@ -227,7 +245,7 @@ impl Platter {
             1 => Err(short.into()),
             2 => Ok(true),
             _ => {
-                std::thread::sleep(std::time::Duration::from_micros(50));
+                std::thread::sleep(Duration::from_micros(50));
                 Ok(false)
             }
         }
@@ -290,6 +308,9 @@ impl Platter {
         self.pass(*at, len)?;
         let flips = self.fault(&[EIO], io::ErrorKind::UnexpectedEof)? || self.flips > 0;
         self.flips = self.flips.saturating_sub(1);
+        if self.failing_reads > 0 && self.random.once_in(self.failing_reads) {
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
         let done = self.step(len)?;
         let mut from = *at as usize;
         if done < len || from + len > self.current.len() {
@@ -329,6 +350,10 @@ impl Device for Disk {
 
     fn writes_are_durable(&self) -> bool {
         self.platter().dsync
+    }
+
+    fn now(&self) -> Instant {
+        self.platter().now
     }
 
     fn may_be_shared(&self) -> bool {
