@@ -1182,8 +1182,9 @@ typedef int (*kvmem_disk_tier_admit_fn)(void *user,
 typedef struct kvmem_disk_tier_options {
     /// Size of this structure in bytes, as the program knows it.
     uint64_t struct_size;
-    /// Length of the file. A new or shorter file becomes as long, with its space allocated.
-    /// UINT64_MAX (the default): a file or block device keeps its length.
+    /// Length of the file, which becomes as long, with its space allocated. In a shorter file
+    /// values that have no room any more are evicted.
+    /// UINT64_MAX (the default): a file keeps its length. A block device always does.
     uint64_t bytes;
     /// Maximum number of values, fixed when the file is made. The file keeps 260 bytes for each.
     /// UINT64_MAX (the default): one for each 32 KiB of the file.

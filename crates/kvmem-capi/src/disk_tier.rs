@@ -64,8 +64,9 @@ options! {
     /// Options of a disk tier. Fill them in with kvmem_disk_tier_options_init first.
     kvmem_disk_tier_options: kvmem_disk_tier_options_init;
 
-    /// Length of the file. A new or shorter file becomes as long, with its space allocated.
-    /// UINT64_MAX (the default): a file or block device keeps its length.
+    /// Length of the file, which becomes as long, with its space allocated. In a shorter file
+    /// values that have no room any more are evicted.
+    /// UINT64_MAX (the default): a file keeps its length. A block device always does.
     bytes: u64 = u64::MAX,
     /// Maximum number of values, fixed when the file is made. The file keeps 260 bytes for each.
     /// UINT64_MAX (the default): one for each 32 KiB of the file.

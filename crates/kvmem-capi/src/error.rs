@@ -238,7 +238,7 @@ fn pool_status(error: &PoolError) -> kvmem_status {
 
 fn tier_status(error: &TierError) -> kvmem_status {
     match error {
-        TierError::TooSmall { .. } => KVMEM_ERR_INVALID_ARGUMENT,
+        TierError::TooSmall { .. } | TierError::CannotShrink { .. } => KVMEM_ERR_INVALID_ARGUMENT,
         TierError::Device { source, .. } if source.kind() == io::ErrorKind::WouldBlock => {
             KVMEM_ERR_IN_USE
         }

@@ -168,6 +168,20 @@ def test_paths_that_cannot_be_a_tier(path: Path, tmp_path: Path) -> None:
             kvmem.DiskTier(wrong)  # type: ignore[arg-type]
 
 
+def test_a_file_becomes_as_long_as_it_is_opened(path: Path) -> None:
+    with kvmem.DiskTier(path, bytes=16 * MIB) as tier:
+        for key in range(14):
+            tier.store({key: bytes([key]) * MIB})
+    for size, least in ((4 * MIB, 2), (8 * MIB, 2)):
+        with kvmem.DiskTier(path, bytes=size) as tier:
+            assert path.stat().st_size == size and least <= len(tier) < 4
+            assert tier.fetch([0, 13]) == [None, bytes([13]) * MIB]
+    with pytest.raises(kvmem.DiskTierError, match=r"cannot become 5000 bytes.*bytes or more"):
+        kvmem.DiskTier(path, bytes=5000)
+    with kvmem.DiskTier(path) as tier:
+        assert path.stat().st_size == 8 * MIB and 13 in tier
+
+
 def test_a_value_that_is_too_long(tier: kvmem.DiskTier) -> None:
     tier.store({"key": b"old"})
     with pytest.raises(kvmem.OutOfSpaceError, match="holds values of at most") as caught:

@@ -1048,8 +1048,8 @@ class DiskTier(_TierValues):
     Options:
 
     - ``path``: file or block device. A new file is made if ``bytes`` is given.
-    - ``bytes``: length of the file; its space is allocated. A shorter file is lengthened, a longer
-      one stays. None keeps the length.
+    - ``bytes``: length of the file; its space is allocated. A shorter file is lengthened. A longer
+      one is cut off, and values that have no room any more are evicted. None keeps the length.
     - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 260
       bytes for each. None means one for each 32 KiB of the file.
     - ``dsync``: open the file with ``O_DSYNC``. A value survives a power cut as soon as it is
@@ -1144,8 +1144,8 @@ class TierSet(_TierValues):
     Below a cache it is used as a :class:`DiskTier`. Options, which hold for each of the files:
 
     - ``paths``: files or block devices. New files are made if ``bytes`` is given.
-    - ``bytes``: length of the file; its space is allocated. A shorter file is lengthened, a longer
-      one stays. None keeps the length.
+    - ``bytes``: length of the file; its space is allocated. A shorter file is lengthened. A longer
+      one is cut off, and values that have no room any more are evicted. None keeps the length.
     - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 260
       bytes for each. None means one for each 32 KiB of the file.
     - ``dsync``: open the file with ``O_DSYNC``. A value survives a power cut as soon as it is

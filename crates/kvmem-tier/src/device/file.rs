@@ -540,6 +540,16 @@ impl Device for FileDevice {
         self.shared
     }
 
+    fn can_be_cut(&self) -> bool {
+        self.file.metadata().is_ok_and(|it| it.is_file())
+    }
+
+    fn cut(&mut self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)?;
+        self.len = len;
+        Ok(())
+    }
+
     /// The file system knows which parts were never written. A block device does not: all of it is
     /// data.
     fn next_data(&self, at: u64) -> io::Result<Option<Range<u64>>> {

@@ -109,6 +109,20 @@ pub trait Device: Send + Sync {
         false
     }
 
+    /// Returns whether the device may be [cut](Self::cut) off, as a file.
+    fn can_be_cut(&self) -> bool {
+        false
+    }
+
+    /// Makes the device `len` bytes long, which is less than it has. No transfer is in flight.
+    ///
+    /// # Errors
+    /// The system's error: the length is as before.
+    fn cut(&mut self, len: u64) -> io::Result<()> {
+        let _ = len;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Returns the next bytes at or behind `at` that may be others than zeros, as far as that is
     /// known without reading; `None` if there are none. By default all bytes may be.
     ///

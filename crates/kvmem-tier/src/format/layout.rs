@@ -67,6 +67,15 @@ impl Layout {
         (blocks > 0).then_some(Layout { journals, checkpoints, data })
     }
 
+    /// Returns the layout of the same file when it is `len` bytes long. `None` if no block is left
+    /// for data.
+    pub(crate) fn resized(&self, len: u64) -> Option<Layout> {
+        let Area { start, .. } = self.data;
+        let blocks = (len.checked_sub(start)? / BLOCK as u64).min(u64::from(u32::MAX));
+        let data = Area { start, len: blocks * BLOCK as u64 };
+        (blocks > 0).then_some(Layout { data, ..*self })
+    }
+
     /// Returns the number of entries that a checkpoint can hold.
     #[must_use]
     pub fn max_entries(&self) -> u64 {

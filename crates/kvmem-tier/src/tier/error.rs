@@ -14,7 +14,7 @@ pub enum TierError {
     /// The device failed.
     #[error("cannot {call} the tier's device at byte {at}: {source}")]
     Device {
-        /// What failed: read, write or sync.
+        /// What failed: read, write, sync, open or cut off.
         call: &'static str,
         /// Where, in bytes; 0 for a sync.
         at: u64,
@@ -57,6 +57,17 @@ pub enum TierError {
         expected: u64,
         /// Bytes of the device.
         len: u64,
+    },
+    /// The tier cannot become as short: its index needs more. Nothing has changed.
+    #[error(
+        "the tier cannot become {len} bytes long, since its index leaves no room for values: open it \
+         with {min} bytes or more, or make a new tier of it with `format`"
+    )]
+    CannotShrink {
+        /// The bytes that it was to have.
+        len: u64,
+        /// The fewest bytes that it can have.
+        min: u64,
     },
     /// The index is damaged.
     #[error(

@@ -325,7 +325,7 @@ fn checksum_of(entry: &Entry, extents: &[ExtentRead<'_>]) -> (Option<u32>, BadEx
 }
 
 /// Takes the first `len` bytes out of a slice, at most all.
-fn split_off<'a>(bytes: &mut &'a mut [u8], len: usize) -> &'a mut [u8] {
+pub(super) fn split_off<'a>(bytes: &mut &'a mut [u8], len: usize) -> &'a mut [u8] {
     let whole = take(bytes);
     let (first, behind) = whole.split_at_mut(len.min(whole.len()));
     *bytes = behind;

@@ -119,6 +119,12 @@ pub(super) struct Restored {
 }
 
 impl Found {
+    /// Returns these values, with their places in the order of use, and quarantined parts.
+    pub(super) fn of(values: Vec<(u64, Entry)>, quarantined: Vec<Extent>) -> Found {
+        let entries = values.into_iter().map(|(order, entry)| (entry.digest, (order, entry)));
+        Found { entries: entries.collect(), quarantined, ..Found::default() }
+    }
+
     /// Reads the checkpoint and the journal to which the superblock leads.
     pub(super) fn read(device: &impl Device, superblock: &Superblock) -> Result<Found, TierError> {
         let Superblock { file, epoch, layout, .. } = *superblock;

@@ -17,6 +17,7 @@ mod origins;
 mod ownership;
 mod partial;
 mod repair;
+mod resize;
 mod state;
 mod stats;
 mod store;

@@ -16,6 +16,7 @@ use super::journal::Journal;
 use super::options::{DEFAULT_DEPTH, DiskTierOptions, Verify};
 use super::origins::Origins;
 use super::ownership::{check_before_opening, random, this_process};
+use super::resize::resized;
 use super::state::State;
 use super::tier::{DiskTier, ORDERS};
 use super::verification::{Damage, DamagedValue, verify_entries};
@@ -120,6 +121,10 @@ impl<D: Device> DiskTier<D> {
             found => found?,
         };
         check_before_opening(&device, &superblock, options.take_over)?;
+        let len = Self::wanted_len(&device, options);
+        if let Some(len) = len {
+            resized(&superblock.layout, len)?;
+        }
         let found = Found::read(&device, &superblock)?;
         let superblock = Superblock {
             lifetime_bytes: found.lifetime_bytes,
@@ -133,11 +138,14 @@ impl<D: Device> DiskTier<D> {
             in_doubt: found.in_doubt,
             ..OpenReport::default()
         };
-        let tier = Self::with_superblock(device, superblock, options);
+        let mut tier = Self::with_superblock(device, superblock, options);
         report.dropped = tier.restore(found);
         tier.first_checkpoint()?;
         if options.verify == Verify::All {
             report.damaged = tier.verify_all()?;
+        }
+        if let Some(len) = len {
+            tier.resize(len)?;
         }
         report.entries = tier.state().index.len() as u64;
         if report.dropped + report.damaged > 0 {
@@ -149,9 +157,18 @@ impl<D: Device> DiskTier<D> {
         Ok((tier, report))
     }
 
-    fn create(device: D, options: &DiskTierOptions) -> Result<(Self, OpenReport), TierError> {
-        let len = device.len();
+    /// Returns the length that the device is to have, at most its own. 0 stands for its own.
+    fn wanted_len(device: &D, options: &DiskTierOptions) -> Option<u64> {
+        let len = options.bytes.filter(|&len| len > 0 && device.can_be_cut());
+        len.map(|len| len.min(device.len()))
+    }
+
+    fn create(mut device: D, options: &DiskTierOptions) -> Result<(Self, OpenReport), TierError> {
+        let len = Self::wanted_len(&device, options).unwrap_or(device.len());
         let layout = layout(len, options)?;
+        if len < device.len() {
+            device.cut(len).map_err(TierError::device("cut off", len))?;
+        }
         let superblock = Superblock {
             version: VERSION,
             file: random(),

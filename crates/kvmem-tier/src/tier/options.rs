@@ -26,8 +26,11 @@ pub enum EvictionOrder {
 /// How a tier is opened.
 #[derive(Clone, Debug, Default)]
 pub struct DiskTierOptions {
-    /// Bytes of the file: a new or shorter one becomes as long, with its space allocated. By
-    /// default the length of a file or block device does not change.
+    /// Bytes of the file, which becomes as long, with its space allocated. A longer one is cut off:
+    /// values that have no room any more are evicted, those used least recently first, and values
+    /// behind the new end are copied before it, which takes the time of reading and writing them.
+    /// The number of values that fit does not change. By default the length of a file does not
+    /// change, and that of a block device never does.
     pub bytes: Option<u64>,
     /// Transfers that one thread has in flight, at most. By default 32. For measurements.
     #[doc(hidden)]

@@ -9,7 +9,7 @@
 //! as many again, and begins a sync for which no thread waits. A store that finds the reserve used
 //! up waits for that sync, or evicts and syncs itself.
 
-use kvmem::offset::{AllocError, Allocation};
+use kvmem::offset::{AllocError, Allocation, OffsetAllocator};
 use kvmem::tier::TierValue;
 
 use super::bounce::{Bounce, in_place};
@@ -203,18 +203,7 @@ impl<D: Device> DiskTier<D> {
             let state = self.state();
             state.index.len() as u64 + MAX_EXTENTS as u64 <= self.max_entries(&state)
         };
-        if !has_room {
-            return None;
-        }
-        let mut ranges = self.space.allocate_scattered(blocks, MAX_EXTENTS).ok()?;
-        ranges.sort_unstable_by_key(Allocation::offset);
-        let extent = |range: &Allocation| Extent {
-            start: range.offset() as u32,
-            blocks: range.len() as u32,
-        };
-        let extents: Vec<Extent> = ranges.iter().map(extent).collect();
-        let extents = Extents::of(&extents)?;
-        Some((extents, Ranges::of(ranges.into_iter().map(Allocation::into_raw))))
+        has_room.then(|| scatter(&self.space, blocks)).flatten()
     }
 
     /// Frees ranges that no value has.
@@ -265,4 +254,15 @@ impl<D: Device> DiskTier<D> {
         while free + state.retired_blocks() < 2 * reserve && state.evict().is_some() {}
         state.sync_wanted = !self.device.writes_are_durable() && state.retired_blocks() > 0;
     }
+}
+
+/// Allocates blocks in up to [`MAX_EXTENTS`] ranges of a space.
+pub(super) fn scatter(space: &OffsetAllocator, blocks: u64) -> Option<(Extents, Ranges)> {
+    let mut ranges = space.allocate_scattered(blocks, MAX_EXTENTS).ok()?;
+    ranges.sort_unstable_by_key(Allocation::offset);
+    let extent =
+        |range: &Allocation| Extent { start: range.offset() as u32, blocks: range.len() as u32 };
+    let extents: Vec<Extent> = ranges.iter().map(extent).collect();
+    let extents = Extents::of(&extents)?;
+    Some((extents, Ranges::of(ranges.into_iter().map(Allocation::into_raw))))
 }

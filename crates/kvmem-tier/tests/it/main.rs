@@ -21,6 +21,7 @@ mod ownership;
 mod power_cut;
 mod read_only;
 mod reported;
+mod resize;
 mod scattered;
 mod seccomp;
 mod simulated;

@@ -360,6 +360,22 @@ impl Device for Disk {
         self.platter().shared
     }
 
+    fn can_be_cut(&self) -> bool {
+        true
+    }
+
+    fn cut(&mut self, len: u64) -> io::Result<()> {
+        let mut platter = self.platter();
+        platter.step(0)?;
+        if platter.until_end == 0 {
+            return Err(io::Error::other("the process has ended"));
+        }
+        platter.current.truncate(len as usize);
+        platter.durable.truncate(len as usize);
+        platter.unsynced.retain(|(at, bytes)| at + bytes.len() as u64 <= len);
+        Ok(())
+    }
+
     /// Writes them in their order, alternately with the caller's work.
     fn write(&self, batch: &[Write<'_>], meanwhile: &mut dyn FnMut(usize)) -> Vec<io::Result<()>> {
         let mut results = Vec::new();
