@@ -60,8 +60,8 @@ pub enum TierError {
     },
     /// The tier cannot become as short: its index needs more. Nothing has changed.
     #[error(
-        "the tier cannot become {len} bytes long, since its index leaves no room for values: open it \
-         with {min} bytes or more, or make a new tier of it with `format`"
+        "the tier cannot become {len} bytes long, since its index leaves no room for values: open \
+         it with {min} bytes or more, or make a new tier of it with `format`"
     )]
     CannotShrink {
         /// The bytes that it was to have.

@@ -58,7 +58,7 @@ fn filled(seed: u64, longest: u64) -> Filled {
         order.retain(|&(key, _)| tier.len_of(&[key]).is_some());
     }
     assert!(tier.stats().evictions > 0 || longest < 3, "the tier is not full");
-    if seed % 2 == 0 {
+    if seed.is_multiple_of(2) {
         // The journal has the last uses then.
         tier.sync_all().unwrap();
         kill(tier, &disk);
