@@ -13,6 +13,7 @@
 //! one, and keep it. After the wait the call therefore fails only for those of its own user and of
 //! root.
 
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,6 +38,38 @@ const UNCHANGED_MAX: Duration = Duration::from_secs(1);
 const WAIT_PAUSE: Duration = Duration::from_millis(5);
 /// The file that carries machine-wide reservations: all processes that see this file see them.
 const MACHINE: &str = "/proc/meminfo";
+
+/// The limit of memory that has the fewest bytes left.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryLeft {
+    /// The bytes that are allowed.
+    pub limit: u64,
+    /// The bytes that are left.
+    pub left: u64,
+}
+
+/// Returns what is left under the limit of the cgroup in a folder, of v2; `None`: under all limits
+/// that apply to this process, that of the machine included. Returns `None` if there is no limit.
+#[doc(hidden)]
+#[must_use]
+pub fn memory_left(folder: Option<&Path>) -> Option<MemoryLeft> {
+    let files = MachineFiles::here();
+    let (groups, machine) = match folder {
+        Some(folder) => {
+            let folder = folder.to_string_lossy().into_owned();
+            (vec![CgroupLevel { folder, unified: true }], None)
+        }
+        None => (
+            Cgroups::visible(&files, "memory"),
+            meminfo(&["MemTotal"]).zip(meminfo(&["MemAvailable"])),
+        ),
+    };
+    let of_groups = groups.iter().filter_map(|group| group.memory_limit(&files));
+    let all = of_groups.map(|it| (it.limit, it.remaining())).chain(machine);
+    let (limit, left) = all.min_by_key(|(_, left)| *left)?;
+    Some(MemoryLeft { limit, left })
+}
 
 /// Fails if fewer than `bytes` bytes can become resident.
 pub(crate) fn headroom(bytes: u64) -> Result<(), ArenaError> {

@@ -17,5 +17,7 @@ pub(super) use populate::populate;
 pub(super) use range::PopulateRange;
 pub(super) use residency::{glance, measure};
 
+#[doc(hidden)]
+pub use headroom::{MemoryLeft, memory_left};
 pub use populate_mode::{ParsePopulateError, Populate, Populated};
 pub use residency::{Method, Residency};

@@ -40,6 +40,7 @@ impl RegionBuilder {
             numa: Numa::None,
             backing: Backing::Private,
             readers_only: false,
+            growable: false,
             guard_pages: false,
             dont_fork: true,
             dont_dump: true,
@@ -127,9 +128,17 @@ impl RegionBuilder {
         self
     }
 
+    /// Sets whether the file of shared memory may become longer: then it has no `F_SEAL_GROW`, and
+    /// others map its front by [`Region::attach_front`]. This region keeps its length. Default: no.
+    pub fn growable(mut self, growable: bool) -> RegionBuilder {
+        self.options.growable = growable;
+        self
+    }
+
     /// Prepares for populating later by [`Region::populate`], part by part. The caller populates
     /// each page before its first use.
-    pub(crate) fn populate_later(mut self) -> RegionBuilder {
+    #[doc(hidden)]
+    pub fn populate_later(mut self) -> RegionBuilder {
         self.populate = Populate::None;
         self.options.populated = true;
         self

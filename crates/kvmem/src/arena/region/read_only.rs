@@ -41,8 +41,16 @@ impl ReadOnlyRegion {
         expected_bytes: Option<usize>,
     ) -> Result<Self, ArenaError> {
         let file = File::from(fd.into());
-        memfd::check_is_sealed_memory(&file)?;
+        memfd::check_is_sealed_memory(&file, false)?;
         Region::map_file(file, expected_bytes, false).map(ReadOnlyRegion)
+    }
+
+    /// Maps the first `len` bytes of a file that may be longer, as [`Region::attach_front`].
+    ///
+    /// # Errors
+    /// Those of [`Region::attach_front`].
+    pub fn attach_front(fd: impl Into<OwnedFd>, len: usize) -> Result<Self, ArenaError> {
+        Region::map_front(fd.into().into(), len, false).map(ReadOnlyRegion)
     }
 
     /// Closes the descriptor of the memory file. The memory stays mapped, and the mapping alone

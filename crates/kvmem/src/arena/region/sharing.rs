@@ -8,7 +8,7 @@ use super::map::{MappedSpan, Mapping, Segment, map_whole, memfd, shield, survey}
 use super::receipt::Receipt;
 use super::region::Region;
 use crate::arena::error::call_failed;
-use crate::arena::{ArenaError, Call, Numa};
+use crate::arena::{ArenaError, Call, Numa, PageSize};
 use crate::sys;
 
 impl Region {
@@ -29,8 +29,28 @@ impl Region {
         expected_bytes: Option<usize>,
     ) -> Result<Region, ArenaError> {
         let file = File::from(fd.into());
-        memfd::check_is_sealed_memory(&file)?;
+        memfd::check_is_sealed_memory(&file, false)?;
         Region::map_file(file, expected_bytes, true)
+    }
+
+    /// Maps the first `len` bytes of the memory of another process, whose file may be longer or
+    /// [become](crate::arena::RegionBuilder::growable) so, as [`attach`](Self::attach) maps all.
+    ///
+    /// # Errors
+    /// Those of [`attach`](Self::attach); [`WrongSize`](ArenaError::WrongSize) for a shorter file.
+    pub fn attach_front(fd: impl Into<OwnedFd>, len: usize) -> Result<Region, ArenaError> {
+        Region::map_front(fd.into().into(), len, true)
+    }
+
+    /// Maps the front of a memory file, for writing or only for reading.
+    pub(super) fn map_front(file: File, len: usize, write: bool) -> Result<Region, ArenaError> {
+        memfd::check_is_sealed_memory(&file, true)?;
+        let (found, page) = memfd::inspect(&file, None)?;
+        if found < len || !len.is_multiple_of(page.bytes()) || len == 0 {
+            let (found, expected) = (found as u64, len as u64);
+            return Err(ArenaError::WrongSize { found, expected });
+        }
+        Region::map_part(file, len, page, write)
     }
 
     /// Maps a memory file, for writing or only for reading.
@@ -40,6 +60,10 @@ impl Region {
         write: bool,
     ) -> Result<Region, ArenaError> {
         let (len, page) = memfd::inspect(&file, expected_bytes)?;
+        Region::map_part(file, len, page, write)
+    }
+
+    fn map_part(file: File, len: usize, page: PageSize, write: bool) -> Result<Region, ArenaError> {
         let span = map_whole(&file, len, page, false, write)?;
         shield(&span, true, true)?;
         let segment = Segment {
@@ -52,7 +76,7 @@ impl Region {
         let mapped =
             MappedSpan { span, segments: vec![segment], file: Some(file), policy_verified: false };
         let receipt = Receipt {
-            requested_bytes: expected_bytes.unwrap_or(len),
+            requested_bytes: len,
             mapped_bytes: mapped.span.outer_len(),
             usable_bytes: len,
             backing: Some(Backing::Shared),

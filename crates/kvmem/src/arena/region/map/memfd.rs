@@ -7,15 +7,16 @@
 
 use std::fs::File;
 
+use super::options::MapOptions;
 use crate::arena::error::call_failed;
 use crate::arena::{ArenaError, Call, Errno, PageSize};
 use crate::sys::{self, Resource};
 
-/// The seals of a file whose size cannot change.
-const SIZE_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-/// The seals of a file that is safe to map: its size cannot change, and its seals cannot be
+/// The seals of a file whose front is safe to map: it cannot shrink, and its seals cannot be
 /// changed.
-const SEALS: i32 = SIZE_SEALS | libc::F_SEAL_SEAL;
+const FRONT_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
+/// The seals of a file whose size cannot change.
+const SEALS: i32 = FRONT_SEALS | libc::F_SEAL_GROW;
 
 /// The permissions to reopen the file through `/proc/PID/fd`. The kernel's default lets all users
 /// write, so any user could turn a read-only descriptor into a writable one. The owner keeps the
@@ -23,9 +24,9 @@ const SEALS: i32 = SIZE_SEALS | libc::F_SEAL_SEAL;
 /// already open for writing stays writable.
 const MODE: u32 = 0o644;
 
-/// Makes a memory file of `len` bytes that can neither shrink nor grow. Call [`seal`] before other
-/// processes attach it.
-pub(crate) fn make(page: PageSize, len: usize) -> Result<File, ArenaError> {
+/// Makes a memory file of `len` bytes that cannot shrink, nor grow unless it is `growable`. Call
+/// [`seal`] before other processes attach it.
+pub(crate) fn make(page: PageSize, len: usize, growable: bool) -> Result<File, ArenaError> {
     check_limit(len)?;
     let flags = if page.is_pooled() {
         libc::MFD_HUGETLB | page.bytes().ilog2() << libc::MFD_HUGE_SHIFT
@@ -36,7 +37,8 @@ pub(crate) fn make(page: PageSize, len: usize) -> Result<File, ArenaError> {
         .map_err(|errno| call_failed(Call::MemfdCreate, len, errno))?;
     sys::set_mode(&file, MODE).map_err(|errno| call_failed(Call::SetMode, len, errno))?;
     sys::truncate(&file, len).map_err(|errno| call_failed(Call::Truncate, len, errno))?;
-    sys::set_seals(&file, SIZE_SEALS).map_err(|errno| call_failed(Call::SetSeals, len, errno))?;
+    let seals = seals_of(growable) & !libc::F_SEAL_SEAL;
+    sys::set_seals(&file, seals).map_err(|errno| call_failed(Call::SetSeals, len, errno))?;
     Ok(file)
 }
 
@@ -49,10 +51,15 @@ pub(super) fn check_limit(len: usize) -> Result<(), ArenaError> {
     }
 }
 
+fn seals_of(growable: bool) -> i32 {
+    if growable { FRONT_SEALS } else { SEALS }
+}
+
 /// Adds the final seals to a file. With `readers_only`, no process can map it for writing any more;
 /// existing mappings stay as they are.
-pub(crate) fn seal(file: &File, len: usize, readers_only: bool) -> Result<(), ArenaError> {
-    let seals = if readers_only { SEALS | libc::F_SEAL_FUTURE_WRITE } else { SEALS };
+pub(super) fn seal(file: &File, len: usize, options: &MapOptions) -> Result<(), ArenaError> {
+    let readers_only = if options.readers_only { libc::F_SEAL_FUTURE_WRITE } else { 0 };
+    let seals = seals_of(options.growable) | readers_only;
     sys::set_seals(file, seals).map_err(|errno| call_failed(Call::SetSeals, len, errno))
 }
 
@@ -67,8 +74,10 @@ pub(crate) fn forbid_writers(file: &File, len: usize) -> Result<(), ArenaError> 
     Ok(())
 }
 
-/// Checks that a file that another process made is memory whose size cannot change.
-pub(crate) fn check_is_sealed_memory(file: &File) -> Result<(), ArenaError> {
+/// Checks that a file that another process made is memory whose size cannot change, or only
+/// become longer.
+pub(crate) fn check_is_sealed_memory(file: &File, growable: bool) -> Result<(), ArenaError> {
+    let wanted = seals_of(growable);
     let system = sys::file_system(file).map_err(|errno| call_failed(Call::FileSystem, 0, errno))?;
     if !system.memory {
         return Err(ArenaError::NotMemory);
@@ -79,8 +88,8 @@ pub(crate) fn check_is_sealed_memory(file: &File) -> Result<(), ArenaError> {
         Err(Errno::EINVAL) => 0,
         Err(errno) => return Err(call_failed(Call::GetSeals, 0, errno)),
     };
-    if seals & SEALS != SEALS {
-        return Err(ArenaError::Unsealed { seals, wanted: SEALS });
+    if seals & wanted != wanted {
+        return Err(ArenaError::Unsealed { seals, wanted });
     }
     Ok(())
 }

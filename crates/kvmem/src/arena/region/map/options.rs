@@ -13,6 +13,8 @@ pub(crate) struct MapOptions {
     pub(crate) backing: Backing,
     /// No other mapping of a shared region can write.
     pub(crate) readers_only: bool,
+    /// The file of a shared region can become longer.
+    pub(crate) growable: bool,
     pub(crate) guard_pages: bool,
     pub(crate) dont_fork: bool,
     pub(crate) dont_dump: bool,

@@ -76,7 +76,7 @@ fn shared_of(
         } if page.is_pooled() => Ok(Err(Fallback::PoolFailed { page, errno })),
         error => Err(error),
     };
-    let file = match memfd::make(page, len) {
+    let file = match memfd::make(page, len, options.growable) {
         Ok(file) => file,
         Err(error) => return step_down(error),
     };
@@ -85,7 +85,7 @@ fn shared_of(
         Err(error) => return step_down(error),
     };
     // After kvmem's own mapping, which needs the right to write.
-    memfd::seal(&file, len, options.readers_only)?;
+    memfd::seal(&file, len, options)?;
     if page == PageSize::Thp {
         // SAFETY: the span is this call's own, and the advice changes no byte.
         if let Err(errno) = unsafe { sys::madvise(span.base(), len, libc::MADV_HUGEPAGE) } {
@@ -134,7 +134,8 @@ pub(crate) fn map_whole(
 fn collapse_is_possible() -> bool {
     let tried = || -> Result<bool, ArenaError> {
         let len = PageSize::Thp.bytes();
-        let span = map_whole(&memfd::make(PageSize::Thp, len)?, len, PageSize::Thp, false, true)?;
+        let span =
+            map_whole(&memfd::make(PageSize::Thp, len, false)?, len, PageSize::Thp, false, true)?;
         Ok(collapse(span.base(), len))
     };
     tried().unwrap_or(false)
