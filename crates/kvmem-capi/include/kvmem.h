@@ -1688,6 +1688,19 @@ typedef struct kvmem_node_miss {
     uint32_t priority;
 } kvmem_node_miss;
 
+/// The size of the memory of a node after a call that changes it.
+typedef struct kvmem_node_resized {
+    /// Bytes for values and reservations now.
+    uint64_t size_bytes;
+    /// Bytes that were requested, in whole pages. The server goes on until the memory has them.
+    uint64_t wanted_bytes;
+    /// Bytes behind that end that are pinned, reserved, or being stored or verified.
+    uint64_t held_bytes;
+    /// Clients that have registered the memory with devices, or may have: while there are any, the
+    /// memory does not shrink.
+    uint64_t registered_clients;
+} kvmem_node_resized;
+
 /// Options of a client of a node. Fill them in with kvmem_node_client_options_init first.
 typedef struct kvmem_node_client_options {
     /// Size of this structure in bytes, as the program knows it.
@@ -1806,8 +1819,14 @@ typedef struct kvmem_node_commit {
 /// Figures of a node, for all its clients and namespaces. Counts begin when its server starts.
 /// Sizes are in bytes.
 typedef struct kvmem_node_stats {
-    /// Bytes of the memory.
+    /// Bytes of the memory that values and reservations can use now.
     uint64_t capacity;
+    /// Bytes that the memory is to have, and has soon unless blocks behind its end are in use.
+    uint64_t wanted_capacity;
+    /// The least capacity under memory pressure.
+    uint64_t min_capacity;
+    /// The largest capacity that the memory can have while its clients have it mapped.
+    uint64_t max_capacity;
     /// Bytes that values and reservations use: each takes whole units of the alignment.
     uint64_t used;
     /// Bytes of the largest free range.
@@ -1870,6 +1889,11 @@ typedef struct kvmem_node_stats {
     uint64_t fenced_total;
     /// Reservations that failed because nothing could be evicted.
     uint64_t out_of_space_total;
+    /// Times that the server has given memory back because the machine or its cgroup was short
+    /// of it.
+    uint64_t pressure_total;
+    /// Bytes that were given back to the kernel.
+    uint64_t given_back_bytes_total;
     /// Values that the server has verified in the background.
     uint64_t scrubbed_total;
     /// Values that were removed because their bytes did not have their checksum.
@@ -3127,6 +3151,16 @@ kvmem_status kvmem_node_operator_evict(const struct kvmem_node_client *client,
 kvmem_status kvmem_node_operator_clear(const struct kvmem_node_client *client,
                                        const char *namespace_name,
                                        uint64_t *out_removed);
+
+/// Changes the bytes of the memory that are used, for operators: up to the length of its file,
+/// which the server's option --max sets. A smaller memory evicts values in the usual order, moves
+/// others to its front, and gives its pages back to the kernel. `out_resized` receives how far the
+/// server came: blocks that are pinned or reserved stay, and it goes on when they are free.
+///
+/// Fails with KVMEM_ERR_INVALID_ARGUMENT for a size that the memory cannot have.
+kvmem_status kvmem_node_operator_resize(const struct kvmem_node_client *client,
+                                        uint64_t bytes,
+                                        struct kvmem_node_resized *out_resized);
 
 /// Evicts values of at least `bytes` from the client's own namespace, in the usual order.
 /// `out_evicted` (may be NULL) receives the bytes of the values that were evicted.

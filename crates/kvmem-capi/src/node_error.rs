@@ -14,7 +14,8 @@ fn server_status(error: &ServerError) -> kvmem_status {
         ServerError::BadKey { .. }
         | ServerError::Twice { .. }
         | ServerError::BatchTooLong { .. }
-        | ServerError::BadNamespace { .. } => KVMEM_ERR_INVALID_ARGUMENT,
+        | ServerError::BadNamespace { .. }
+        | ServerError::BadSize { .. } => KVMEM_ERR_INVALID_ARGUMENT,
         ServerError::Stale { .. } => KVMEM_ERR_STALE_ALLOCATION,
         ServerError::Fenced => KVMEM_ERR_FENCED,
         ServerError::Quota { .. } | ServerError::TooMany { .. } | ServerError::Unwatched { .. } => {
@@ -72,6 +73,7 @@ mod tests {
             (ServerError::Twice { index: 3 }, KVMEM_ERR_INVALID_ARGUMENT),
             (ServerError::BatchTooLong { len: 9, limit: 8 }, KVMEM_ERR_INVALID_ARGUMENT),
             (ServerError::BadNamespace { len: 99, limit: 64 }, KVMEM_ERR_INVALID_ARGUMENT),
+            (ServerError::BadSize { requested: 9, min: 1, max: 8 }, KVMEM_ERR_INVALID_ARGUMENT),
             (ServerError::Stale { slot: 1, generation: 2 }, KVMEM_ERR_STALE_ALLOCATION),
             (ServerError::Fenced, KVMEM_ERR_FENCED),
             (

@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 
 use kvmem_node::format::{MAX_KEY, MAX_NAMESPACE_NAME};
-use kvmem_node::{ClientError, Listed, Miss, MissReason, NodeClient, SessionListed};
+use kvmem_node::{ClientError, Listed, Miss, MissReason, NodeClient, Resized, SessionListed};
 
 use crate::argument::{Handle, In, Out};
 use crate::node_client::kvmem_node_client;
@@ -166,6 +166,33 @@ impl From<SessionListed> for kvmem_node_session {
     }
 }
 
+/// The size of the memory of a node after a call that changes it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvmem_node_resized {
+    /// Bytes for values and reservations now.
+    pub size_bytes: u64,
+    /// Bytes that were requested, in whole pages. The server goes on until the memory has them.
+    pub wanted_bytes: u64,
+    /// Bytes behind that end that are pinned, reserved, or being stored or verified.
+    pub held_bytes: u64,
+    /// Clients that have registered the memory with devices, or may have: while there are any, the
+    /// memory does not shrink.
+    pub registered_clients: u64,
+}
+
+impl From<Resized> for kvmem_node_resized {
+    fn from(resized: Resized) -> Self {
+        let Resized { size, wanted, held_bytes, registered_clients } = resized;
+        kvmem_node_resized {
+            size_bytes: size,
+            wanted_bytes: wanted,
+            held_bytes,
+            registered_clients,
+        }
+    }
+}
+
 /// Lists at most `capacity` values from entry `from` on, in `out_values`, for operators.
 /// `out_count` receives how many there are, and `out_next` the entry to go on with; UINT64_MAX:
 /// there are no more. The first call begins with entry 0. A call returns at most 512.
@@ -321,6 +348,25 @@ pub unsafe extern "C" fn kvmem_node_operator_clear(
         let namespace = namespace_name.text("namespace_name")?;
         let removed = client.as_operator().clear(namespace)?;
         out_removed.put_if_wanted(removed as u64);
+        Ok(())
+    })
+}
+
+/// Changes the bytes of the memory that are used, for operators: up to the length of its file,
+/// which the server's option --max sets. A smaller memory evicts values in the usual order, moves
+/// others to its front, and gives its pages back to the kernel. `out_resized` receives how far the
+/// server came: blocks that are pinned or reserved stay, and it goes on when they are free.
+///
+/// Fails with KVMEM_ERR_INVALID_ARGUMENT for a size that the memory cannot have.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_operator_resize(
+    client: Handle<kvmem_node_client>,
+    bytes: u64,
+    out_resized: Out<kvmem_node_resized>,
+) -> kvmem_status {
+    client.on(|client| {
+        let out = out_resized.get("out_resized")?;
+        out.put(client.as_operator().resize(bytes)?.into());
         Ok(())
     })
 }

@@ -20,7 +20,7 @@ pub use self::doctor::DoctorArgs;
 pub use self::metrics::MetricsArgs;
 pub use self::mooncake::{ServeMooncake, ServeMooncakeError};
 pub use self::mount::MountArgs;
-pub use self::node::{DropArgs, EvictArgs, LsArgs, ReclaimArgs, ServerArgs, StatArgs};
+pub use self::node::{DropArgs, EvictArgs, LsArgs, ReclaimArgs, ResizeArgs, ServerArgs, StatArgs};
 pub use self::policy::Policy;
 pub use self::serve::{
     GroupRule, HolderArgs, NamespaceAccess, NamespaceQuota, RetainBy, ServeArgs,
@@ -79,6 +79,9 @@ pub enum Command {
     Drop(DropArgs),
     /// End the pins of a process that no longer reads; its client learns it at once
     Reclaim(ReclaimArgs),
+    /// Make the memory of a server smaller or larger while it serves; what is too much is evicted
+    /// in the usual order
+    Resize(ResizeArgs),
     /// Hold the memory of a server while it does not run; `kvmem serve` starts one itself
     Holder(HolderArgs),
     /// Lend memory of this host to a Mooncake cluster, until a signal arrives; needs the Python

@@ -42,6 +42,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Command::Evict(evict) => node_command::evict(&evict),
         Command::Drop(drop) => node_command::drop_values(&drop),
         Command::Reclaim(reclaim) => node_command::reclaim(&reclaim),
+        Command::Resize(resize) => node_command::resize(&resize),
         Command::Holder(holder) => holder_command::run(&holder),
         Command::ServeMooncake(serve) => serve_mooncake_command::run(&serve),
     }

@@ -1,4 +1,4 @@
-//! `kvmem ls`, `stat`, `evict`, `drop` and `reclaim`: what operators ask of a server.
+//! `kvmem ls`, `stat`, `evict`, `drop`, `reclaim` and `resize`: what operators ask of a server.
 //!
 //! They connect as any client does, for reading only, and touch no byte of the memory. The server
 //! answers such calls to its own user and to those of its option `--operator`.
@@ -9,9 +9,9 @@ pub(crate) mod stat;
 use std::time::Duration;
 
 use indicatif::{BinaryBytes, HumanCount};
-use kvmem_node::{ClientError, ConnectOptions, NodeClient};
+use kvmem_node::{ClientError, ConnectOptions, NodeClient, Resized};
 
-use crate::args::{DropArgs, EvictArgs, ReclaimArgs, ServerArgs};
+use crate::args::{DropArgs, EvictArgs, ReclaimArgs, ResizeArgs, ServerArgs};
 use crate::output::{Failure, print};
 
 /// The time that a server has to answer what it knows.
@@ -92,6 +92,28 @@ pub(crate) fn reclaim(args: &ReclaimArgs) -> Result<(), Failure> {
     let reclaimed = client.as_operator().reclaim_pins(pid).map_err(failure)?;
     let values = HumanCount(reclaimed as u64);
     print(format_args!("{values} value(s) of process {pid} are no longer pinned\n"))
+}
+
+/// Changes the size of the memory. Fails if it has another one afterwards.
+pub(crate) fn resize(args: &ResizeArgs) -> Result<(), Failure> {
+    let client = connect_for_work(&args.server)?;
+    let resized = client.as_operator().resize(args.size).map_err(failure)?;
+    let Resized { size, wanted, held_bytes, registered_clients, .. } = resized;
+    if size == wanted {
+        return print(format_args!("the memory has {} ({size} bytes)\n", BinaryBytes(size)));
+    }
+    let why = if registered_clients > 0 {
+        format!("{registered_clients} client(s) have it registered with devices, or may have")
+    } else if held_bytes > 0 {
+        format!("{} behind that end are pinned or reserved", BinaryBytes(held_bytes))
+    } else {
+        "the kernel has no more memory".to_owned()
+    };
+    let (has, wanted) = (BinaryBytes(size), BinaryBytes(wanted));
+    Err(Failure::new(
+        format_args!("the memory has {has} instead of {wanted}: {why}; the server goes on"),
+        1,
+    ))
 }
 
 /// The name of a namespace in a table.

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::BinaryBytes;
 use kvmem::arena::preflight::{Machine, Requirements, Verdict};
-use kvmem::arena::{Backing, Numa, Receipt, Region};
+use kvmem::arena::{Backing, Numa, Populate, Progress, ProgressOptions, Receipt, Region};
 use kvmem::pool::observe::Exporter;
 use kvmem::tier::{Chain, Tier};
 use kvmem_node::{
@@ -51,6 +51,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     raise_file_limit();
     let mut passed = Passed::take()?;
     let json = JsonSink::open(&mut OutputFiles::new(), args.json.as_deref())?;
+    check_sizes(args)?;
     let options = server_options(args)?;
     let socket = absolute(&args.socket).map_err(Failure::usage)?;
     check_folder(&socket)?;
@@ -61,7 +62,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let metrics = MetricsServer::start(&args.metrics).map_err(Failure::usage)?;
     let tier = tier::open(args)?;
     let (retention, made) = make_retained(args, &socket, &mut passed)?;
-    let memory_bytes = made.node.stats().capacity;
+    let memory_bytes = made.node.stats().wanted_capacity;
     let server = match passed.listener.take() {
         Some(listener) => NodeServer::on(made.node, listener, options),
         None => NodeServer::bind(made.node, &socket, options),
@@ -221,7 +222,9 @@ fn make(
 }
 
 fn recover(args: &ServeArgs, files: [OwnedFd; 3], socket: &Path) -> Result<Made, Failure> {
-    let (node, report) = match Node::recover(files, node_options(args)) {
+    let stat = rustix::fs::fstat(&files[0]);
+    let before = stat.map_err(|error| Failure::new(error, 1))?.st_size as u64;
+    let (node, report) = match Node::recover(files, recovered_options(args, before)) {
         Ok(recovered) => recovered,
         Err(error @ NodeError::BadIndex(_)) => {
             return Err(Failure::usage(format_args!(
@@ -231,19 +234,31 @@ fn recover(args: &ServeArgs, files: [OwnedFd; 3], socket: &Path) -> Result<Made,
         }
         Err(error) => return Err(failure(error)),
     };
-    let bytes = node.stats().capacity;
-    let sizes = args.pages.to_string();
-    // The size was rounded up to whole pages of one of the kinds.
-    let pages = [1 << 30, 1 << 21, 1 << 12];
-    if !pages.iter().any(|page: &u64| args.size.checked_next_multiple_of(*page) == Some(bytes)) {
+    let stats = node.stats();
+    let (has, wanted) = (BinaryBytes(stats.capacity), BinaryBytes(stats.wanted_capacity));
+    if stats.wanted_capacity < args.size {
         print_message(format_args!(
-            "kvmem: --size {} of {sizes} pages: the memory of the server before has {} and stays; \
+            "kvmem: --size {}: the memory of the server before has {wanted} and cannot have more; \
              --fresh drops it, --set-aside retains it and starts with other memory",
-            BinaryBytes(args.size),
-            BinaryBytes(bytes)
+            BinaryBytes(args.size)
+        ));
+    } else if stats.capacity != stats.wanted_capacity {
+        print_message(format_args!(
+            "kvmem: the memory of the server before becomes {wanted} instead of {has}, with the \
+             values that fit"
         ));
     }
     Ok(Made { node, recovered: Some(report), receipt: None })
+}
+
+/// Returns the options of a node whose memory file has a length.
+fn recovered_options(args: &ServeArgs, file_len: u64) -> NodeOptions {
+    // Fresh memory was rounded up to whole pages of one of the kinds.
+    let pages = [1 << 30, 1 << 21, 1 << 12];
+    let is_same = |page: &u64| args.size.checked_next_multiple_of(*page) == Some(file_len);
+    let size = if pages.iter().any(is_same) { u64::MAX } else { args.size };
+    let max_size = args.max.unwrap_or(args.size).max(args.size);
+    NodeOptions { size, max_size, ..node_options(args) }
 }
 
 fn remedy(socket: &Path) -> String {
@@ -255,9 +270,13 @@ fn remedy(socket: &Path) -> String {
 
 /// Checks the machine, maps and populates fresh memory, and makes its index.
 fn map(args: &ServeArgs) -> Result<(Node, Receipt), Failure> {
-    let size = usize::try_from(args.size).map_err(|_| {
-        Failure::usage(format_args!("--size {} is more than this machine can address", args.size))
-    })?;
+    let address = |option: &str, bytes: u64| {
+        usize::try_from(bytes).map_err(|_| {
+            Failure::usage(format_args!("{option} {bytes} is more than this machine can address"))
+        })
+    };
+    let size = address("--size", args.size)?;
+    let max = address("--max", args.max.unwrap_or(args.size))?;
     let requirements = Requirements::new(args.size, args.pages.clone()).map_err(Failure::usage)?;
     let nodes = match &args.numa {
         Numa::Bind(nodes) => nodes.clone(),
@@ -275,33 +294,46 @@ fn map(args: &ServeArgs) -> Result<(Node, Receipt), Failure> {
     }
     let bar = progress_bar(None, "{elapsed_precise} {wide_bar} {bytes}/{total_bytes} {msg}");
     let (shown_on, reported) = (bar.clone(), std::sync::Mutex::new(None::<Instant>));
-    let memory = Region::builder(size)
+    let show = move |progress: Progress| {
+        mount_command::show(&shown_on, progress);
+        let Ok(mut reported) = reported.try_lock() else { return };
+        if reported.is_none_or(|at| at.elapsed() >= STATUS) {
+            *reported = Some(Instant::now());
+            let (done, all) = (BinaryBytes(progress.done_bytes), BinaryBytes(progress.total_bytes));
+            let status = format!("making memory resident: {done} of {all}");
+            let _ = sd_notify::notify(&[NotifyState::Status(&status)]);
+        }
+    };
+    let memory = Region::builder(max)
         .backing(Backing::Shared)
+        .growable(true)
         .ladder(args.pages.clone())
-        .numa(args.numa.clone())
-        .populate(args.populate)
-        .progress(move |progress| {
-            mount_command::show(&shown_on, progress);
-            let Ok(mut reported) = reported.try_lock() else { return };
-            if reported.is_none_or(|at| at.elapsed() >= STATUS) {
-                *reported = Some(Instant::now());
-                let (done, all) =
-                    (BinaryBytes(progress.done_bytes), BinaryBytes(progress.total_bytes));
-                let status = format!("making memory resident: {done} of {all}");
-                let _ = sd_notify::notify(&[NotifyState::Status(&status)]);
+        .numa(args.numa.clone());
+    // Behind the size there are addresses alone.
+    let memory = match max > size {
+        true => memory.populate_later().map().and_then(|memory| {
+            if args.populate != Populate::None {
+                memory.populate(..size, args.populate, &ProgressOptions::new().progress(show))?;
             }
-        });
-    let node = memory.map().map_err(NodeError::from);
-    let node = node.and_then(|memory| Node::create(memory, node_options(args)));
+            Ok(memory)
+        }),
+        false => memory.populate(args.populate).progress(show).map(),
+    };
+    let node = memory.map_err(NodeError::from).and_then(|memory| {
+        let is_part = max > size;
+        let receipt = if is_part { memory.receipt_now()? } else { memory.receipt().clone() };
+        let size = if is_part { args.size } else { u64::MAX };
+        Ok((Node::create(memory, NodeOptions { size, ..node_options(args) })?, receipt))
+    });
     bar.finish_and_clear();
-    let node = node.map_err(failure)?;
-    let receipt = node.memory_receipt().clone();
+    let (node, receipt) = node.map_err(failure)?;
     Ok((node, receipt))
 }
 
 fn node_options(args: &ServeArgs) -> NodeOptions {
     NodeOptions {
         max_blocks: args.max_blocks,
+        min_size: args.min.unwrap_or(u64::MAX),
         align: args.align,
         boundary: args.boundary,
         eviction: args.policy.node_eviction(),
@@ -326,8 +358,20 @@ fn server_options(args: &ServeArgs) -> Result<ServerOptions, Failure> {
         scrub_bytes_per_s: args.scrub,
         max_connections: args.max_connections.into(),
         drain: Duration::from_secs(args.drain_seconds.into()),
+        pressure_folder: args.cgroup.clone(),
         ..ServerOptions::default()
     })
+}
+
+fn check_sizes(args: &ServeArgs) -> Result<(), Failure> {
+    let (min, size, max) =
+        (args.min.unwrap_or(args.size), args.size, args.max.unwrap_or(args.size));
+    if min <= size && size <= max {
+        return Ok(());
+    }
+    Err(Failure::usage(format_args!(
+        "--min {min} --size {size} --max {max}: the size is at least the first and at most the last"
+    )))
 }
 
 fn check_folder(socket: &Path) -> Result<(), Failure> {

@@ -339,6 +339,19 @@ pub enum CallError {
         /// The name of the namespace.
         name: String,
     },
+    /// The memory cannot have this size.
+    #[error(
+        "a size of {requested} bytes is not possible: this memory has {min} to {max} bytes; for \
+         more, start the server again with a larger `--max`"
+    )]
+    BadSize {
+        /// The bytes that were requested.
+        requested: u64,
+        /// The least.
+        min: u64,
+        /// The most.
+        max: u64,
+    },
 }
 
 /// The resource that a [`CallError::Quota`] limits.

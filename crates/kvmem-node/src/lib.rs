@@ -35,7 +35,7 @@ pub use memory_holder::{
 pub use node::{
     BlockHandle, Event, EventKind, Events, Eviction, Listed, Located, MAX_BATCH, Miss, MissReason,
     NO_BOUNDARY, NO_NAMESPACE, NamespaceLimits, NamespaceStats, Node, NodeOptions, NodeStats,
-    RecoveryReport,
+    RecoveryReport, Resized,
 };
 pub use protocol::{MAX_MESSAGE, PROTOCOL_VERSION, SessionListed};
 pub use server::{

@@ -533,7 +533,7 @@ impl PyNodeCache {
     #[doc = doc!("NodeCache.memory_len")]
     #[getter]
     fn memory_len(&self) -> PyResult<usize> {
-        self.held.with(|client| client.memory().1)
+        self.held.with(|client| client.mapping().1)
     }
 
     #[doc = doc!("NodeCache.boundary")]
@@ -581,7 +581,7 @@ impl PyNodeCache {
         start: Int<'_>,
         stop: Option<Int<'_>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let len = self.held.with(|client| client.memory().1)?;
+        let len = self.held.with(|client| client.mapping().1)?;
         let (start, stop) = part(py, len, start, stop)?;
         let found = self.held.with(|client| match client.registration() {
             Some(registration) => Ok(registration.key_for(device, start..stop)?),
@@ -635,7 +635,7 @@ impl PyNodeCache {
 
     fn __repr__(&self) -> String {
         let path = self.connected.path.display();
-        match self.held.with(|client| client.memory().1) {
+        match self.held.with(|client| client.mapping().1) {
             Ok(len) => format!("<kvmem.NodeCache of {len} bytes at {path}>"),
             Err(_) => "<kvmem.NodeCache, closed>".to_owned(),
         }

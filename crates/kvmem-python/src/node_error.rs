@@ -70,6 +70,10 @@ fn call_error(py: Python<'_>, error: &CallError) -> PyErr {
         CallError::BatchTooLong { len, limit } => {
             raised("InvalidArgumentError").with("value", *len).with("limit", *limit)
         }
+        CallError::BadSize { requested, max, .. } => raised("InvalidArgumentError")
+            .with("value", *requested)
+            .with("limit", *max)
+            .with("remedy", "start the server again with a larger --max"),
         CallError::BadNamespace { len, limit } => {
             raised("InvalidArgumentError").with("value", *len).with("limit", *limit)
         }

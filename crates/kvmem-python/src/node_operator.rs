@@ -94,6 +94,13 @@ impl PyNodeOperator {
         call(py, &client, |client| client.as_operator().clear(namespace))
     }
 
+    #[doc = doc!("NodeOperator.resize")]
+    fn resize<'py>(&self, py: Python<'py>, nbytes: Size) -> PyResult<Bound<'py, PyAny>> {
+        let client = self.writer(py)?;
+        let resized = call(py, &client, |client| client.as_operator().resize(nbytes.0))?;
+        node_report::resized(py, resized)
+    }
+
     #[doc = doc!("NodeOperator.reclaim_pins")]
     fn reclaim_pins(&self, py: Python<'_>, pid: Int<'_>) -> PyResult<usize> {
         let (client, pid) = (self.writer(py)?, pid.u32(py, "pid")?);

@@ -1,7 +1,8 @@
 //! *Node report*: what a node tells about itself, as the named tuples of `kvmem/data.py`.
 
 use kvmem_node::{
-    Event, EventKind, Events, Listed, Located, Miss, NamespaceStats, NodeStats, SessionListed,
+    Event, EventKind, Events, Listed, Located, Miss, NamespaceStats, NodeStats, Resized,
+    SessionListed,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -70,6 +71,12 @@ pub(crate) fn miss<'py>(py: Python<'py>, miss: &Miss) -> PyResult<Bound<'py, PyA
 /// Converts the place of a value.
 pub(crate) fn located(py: Python<'_>, located: Located) -> PyResult<Bound<'_, PyAny>> {
     named(py, "Located", (located.in_memory, located.in_tier))
+}
+
+/// Converts the size of the memory, for operators.
+pub(crate) fn resized(py: Python<'_>, resized: Resized) -> PyResult<Bound<'_, PyAny>> {
+    let Resized { size, wanted, held_bytes, registered_clients } = resized;
+    named(py, "Resized", (size, wanted, held_bytes, registered_clients))
 }
 
 /// Converts a client, for operators.

@@ -40,7 +40,7 @@ impl Reserved {
 
     /// Returns whether a client has made the reservation.
     pub(crate) fn is_of(&self, client: &NodeClient) -> bool {
-        self.client.memory() == client.memory()
+        self.client.mapping() == client.mapping()
     }
 
     /// Returns what a commit takes.

@@ -480,6 +480,15 @@ def test_events(cache: kvmem.NodeCache) -> None:
     assert [[event.key for event in each] for each in seen] == [["late"]] * 3
 
 
+def test_operators_change_the_size(cache: kvmem.NodeCache) -> None:
+    whole = cache.stats().max_capacity
+    resized = cache.as_operator().resize(whole)
+    assert resized == kvmem.Resized(whole, whole, 0, 0)
+    with pytest.raises(kvmem.InvalidArgumentError, match="--max") as caught:
+        cache.as_operator().resize(1 << 50)
+    assert (caught.value.value, caught.value.limit) == (1 << 50, whole)
+
+
 def test_operators_end_pins(cache: kvmem.NodeCache) -> None:
     cache.insert("k", b"value")
     pinned = found(cache.get("k"))

@@ -52,6 +52,7 @@ CALLS: dict[str, Call] = {
     "operator misses": lambda cache: cache.as_operator().misses(),
     "operator evict": lambda cache: cache.as_operator().evict(1),
     "operator clear": lambda cache: cache.as_operator().clear(),
+    "operator resize": lambda cache: cache.as_operator().resize("1MiB"),
     "operator reclaim_pins": lambda cache: cache.as_operator().reclaim_pins(1),
 }
 ASK_NOBODY = {

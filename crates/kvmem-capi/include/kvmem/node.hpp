@@ -108,6 +108,19 @@ struct NodeSession {
     std::chrono::milliseconds silent;
 };
 
+/// The size of the memory of a node after a call that changes it.
+struct NodeResized {
+    /// Bytes for values and reservations now.
+    std::uint64_t size_bytes;
+    /// Bytes that were requested, in whole pages. The server goes on until the memory has them.
+    std::uint64_t wanted_bytes;
+    /// Bytes behind that end that are pinned, reserved, or being stored or verified.
+    std::uint64_t held_bytes;
+    /// Clients that have registered the memory with devices, or may have: while there are any, the
+    /// memory does not shrink.
+    std::uint64_t registered_clients;
+};
+
 /// Why a key had no value.
 enum class NodeMissReason : std::uint32_t {
     /// No value of the key was ever stored, as far as the server knows.
@@ -745,6 +758,16 @@ public:
         detail::check(
             kvmem_node_operator_clear(client(), name_of(namespace_name), &removed));
         return removed;
+    }
+
+    /// Changes the bytes of the memory that are used, up to the server's --max. A smaller memory
+    /// evicts values in the usual order, moves others to its front, and gives its pages back to the
+    /// kernel. Blocks that are pinned or reserved stay, and the server goes on when they are free.
+    NodeResized resize(std::uint64_t bytes) {
+        kvmem_node_resized resized{};
+        detail::check(kvmem_node_operator_resize(client(), bytes, &resized));
+        return {resized.size_bytes, resized.wanted_bytes, resized.held_bytes,
+                resized.registered_clients};
     }
 
     /// Ends the pins of a process that no longer reads; returns how many values it had pinned.

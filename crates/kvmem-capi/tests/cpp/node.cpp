@@ -229,6 +229,8 @@ static void operators() {
     CHECK(client.as_operator().reclaim_pins(static_cast<std::uint32_t>(getpid())) >= 1);
     CHECK(!pins.is_valid());
     CHECK(client.stats().pinned_bytes == 0);
+    const std::uint64_t whole = client.stats().max_capacity;
+    CHECK(all.resize(whole).size_bytes == whole);
     CHECK(all.clear("none") == 0 && all.clear("operated") == 1);
     CHECK(client.stats().tier_state == KVMEM_NODE_TIER_NONE);
 }

@@ -1,4 +1,5 @@
-//! Options of the commands for operators of a node: `ls`, `stat`, `evict`, `drop`, `reclaim`.
+//! Options of the commands for operators of a node: `ls`, `stat`, `evict`, `drop`, `reclaim`,
+//! `resize`.
 
 use std::path::PathBuf;
 
@@ -108,6 +109,18 @@ pub struct DropArgs {
     /// Drop the values of all namespaces
     #[arg(long)]
     pub all: bool,
+}
+
+/// Options of `kvmem resize`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct ResizeArgs {
+    /// The size of the memory: at most the `--max` of the server
+    #[arg(value_name = "SIZE", value_parser = size)]
+    pub size: u64,
+
+    /// The server.
+    #[command(flatten)]
+    pub server: ServerArgs,
 }
 
 /// Options of `kvmem reclaim`.

@@ -15,9 +15,26 @@ use super::{MetricsArgs, Policy, ServeMooncake, ServeTier, size};
 #[derive(Clone, Debug, ClapArgs)]
 pub struct ServeArgs {
     /// Size of the memory in bytes, or with a unit: 64GiB, 1TiB (GiB is 2^30 bytes, GB is 10^9, G
-    /// is GiB). Memory that is recovered has its own size
+    /// is GiB). Memory that is recovered becomes as large, and keeps the values that fit, those
+    /// that were used last
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: u64,
+
+    /// Give memory back to the machine while it is short of it, or the server's cgroup is, but stay
+    /// at this size, and take it again afterwards [default: --size, which never gives any back]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub min: Option<u64>,
+
+    /// The largest size that `kvmem resize` can give the memory while clients have it mapped. It
+    /// takes addresses and no memory. A device that a client registers pins all of it, and then
+    /// nothing is given back; hugepages of a pool must be there for all of it [default: --size]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max: Option<u64>,
+
+    /// The folder of the cgroup (v2) whose pressure counts for --min [default: those of this
+    /// process, and the machine]
+    #[arg(long, value_name = "FOLDER", requires = "min")]
+    pub cgroup: Option<PathBuf>,
 
     /// The socket that clients connect to: a path of at most 100 bytes in a folder that exists
     #[arg(long, value_name = "PATH")]

@@ -147,6 +147,17 @@ impl fmt::Display for Screen<'_> {
             ),
         )?;
         line(
+            "size",
+            format!(
+                "{} wanted, of {} to {}; {} given back, {} times under pressure",
+                BinaryBytes(stats.wanted_capacity),
+                BinaryBytes(stats.min_capacity),
+                BinaryBytes(stats.max_capacity),
+                BinaryBytes(stats.given_back_bytes_total),
+                HumanCount(stats.pressure_total)
+            ),
+        )?;
+        line(
             "values",
             format!(
                 "{}, {} of them pinned ({}); at most {} blocks",

@@ -1,4 +1,4 @@
-//! `kvmem ls`, `stat`, `evict`, `drop` and `reclaim`, and the metrics of `kvmem serve`.
+//! `kvmem ls`, `stat`, `evict`, `drop`, `reclaim` and `resize`, and the metrics of `kvmem serve`.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -257,4 +257,30 @@ fn prometheus_reads_the_figures_of_a_server() {
     for name in numbers {
         assert_eq!(value(&format!("kvmem_node_{name}"), ""), 1.0, "{name}");
     }
+}
+
+#[test]
+fn the_memory_changes_its_size() {
+    let place = Place::new();
+    let _server = place.serve("8MiB", &["--min", "2MiB", "--max", "16MiB"]);
+    assert_eq!(
+        reported(&place, "resize", &["16MiB"]),
+        "the memory has 16.00 MiB (16777216 bytes)\n"
+    );
+    let client = client(&place, "");
+    client.insert("key", &[7; 100_000]).expect("there is space");
+    let pins = client.acquire(&["key"]).expect("a call");
+    let last = client.reserve(&[1 << 20; 15]).expect("there is space").pop();
+    let output = place.operator("resize", &["4MiB"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let said = text(&output.stderr);
+    assert!(said.contains("instead of 4.00 MiB") && said.contains("pinned or reserved"), "{said}");
+    drop(last);
+    assert_eq!(reported(&place, "resize", &["4MiB"]), "the memory has 4.00 MiB (4194304 bytes)\n");
+    assert_eq!(pins.value(0).expect("it is pinned").bytes(), [7; 100_000]);
+    let stat = reported(&place, "stat", &[]);
+    assert!(stat.contains("size          4.00 MiB wanted, of 2.00 MiB to 16.00 MiB;"), "{stat}");
+    let output = place.operator("resize", &["17MiB"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("larger `--max`"), "{}", text(&output.stderr));
 }

@@ -366,15 +366,16 @@ fn what_is_no_node_is_not_touched() {
 }
 
 #[test]
-fn recovered_memory_keeps_its_size_unless_it_is_dropped() {
+fn recovered_memory_becomes_as_large_as_the_option_says() {
     let place = Place::new();
     place.serve("4MiB", &[]).kill();
     let server = place.serve("8MiB", &[]);
-    assert_eq!(server.report["memory_bytes"], 4 << 20);
-    let errors = server.kill();
-    assert!(errors.contains("--size 8.00 MiB") && errors.contains("has 4.00 MiB"), "{errors}");
-    let server = place.serve("8MiB", &["--fresh"]);
+    assert!(!server.report["recovered"].is_null());
     assert_eq!(server.report["memory_bytes"], 8 << 20);
+    let errors = server.kill();
+    assert!(errors.contains("becomes 8.00 MiB"), "{errors}");
+    let server = place.serve("8MiB", &["--fresh"]);
+    assert!(server.report["recovered"].is_null());
     assert_eq!(server.kill(), "");
     let retained = place.holder().list().expect("a call");
     assert_eq!((retained.len(), retained[0].bytes >> 20), (1, 8));
@@ -807,4 +808,68 @@ fn a_server_without_descriptors_rejects_clients() {
     let stats = clients[0].0.stats().expect("a call");
     assert_eq!(stats.reservations as usize, left);
     server.kill();
+}
+
+#[test]
+fn a_restart_with_another_size_keeps_what_was_used_last() {
+    let place = Place::new();
+    let server = place.serve("4MiB", &[]);
+    let client = place.client();
+    insert(&client, 0..400);
+    server.kill();
+    // The clients of before stay connected, and their values are where they were.
+    let server = place.serve("1MiB", &[]);
+    assert_eq!(server.report["recovered"]["values"], 400);
+    let stats = || client.stats().expect("a call");
+    eventually("the memory becomes smaller", || stats().capacity == 1 << 20);
+    assert!(stats().values > 100, "{:?}", stats());
+    check(&client, 400 - stats().values as u32..400);
+    server.kill();
+    let server = place.serve("16MiB", &[]);
+    let errors = client.stats().expect_err("the file is longer than what it has mapped");
+    assert!(matches!(errors, ClientError::MemoryReplaced), "{errors}");
+    drop(client);
+    let client = place.client();
+    let stats = || client.stats().expect("a call");
+    eventually("the memory becomes larger", || stats().capacity == 16 << 20);
+    check(&client, 400 - stats().values as u32..400);
+    insert(&client, 400..1400);
+    check(&client, 400..1400);
+    drop(server);
+}
+
+/// Kills servers at random instants while the memory changes its size.
+#[test]
+fn a_server_that_is_killed_while_the_memory_changes_its_size_loses_no_byte() {
+    let rounds = std::env::var("KVMEM_TEST_ROUNDS").ok().and_then(|n| n.parse().ok());
+    let place = Place::new();
+    let client = ConnectOptions { checksums: true, verify: true, ..ConnectOptions::default() };
+    let mut stored = 0;
+    for round in 0..rounds.unwrap_or(12_u32) {
+        let size = ["6MiB", "3MiB", "12MiB"][round as usize % 3];
+        let server = place.serve(size, &["--max", "12MiB"]);
+        let client = place.client_of(&client).expect("it answers");
+        insert(&client, stored..stored + 700);
+        stored += 700;
+        let pins = client.acquire(&[(stored - 50).to_le_bytes()]).expect("a call");
+        let operator = client.as_operator();
+        let resizing = std::thread::spawn(move || operator.resize(2 << 20));
+        std::thread::sleep(Duration::from_micros(u64::from(round * 397 % 9000)));
+        server.kill();
+        assert!(pins.value(0).is_some());
+        drop(pins);
+        let server = place.serve(size, &["--max", "12MiB"]);
+        assert_eq!(server.report["recovered"]["damaged"], 0);
+        let _ = resizing.join().expect("it is answered by the next server");
+        let client = place.client();
+        // What is there has the right bytes, and the last values are there.
+        check(&client, stored - 100..stored);
+        for seed in stored - 700..stored {
+            if let Some(found) = client.get(seed.to_le_bytes()).expect("a call") {
+                let bytes = found.bytes().expect("it is valid");
+                assert_eq!(bytes, value(seed, 5000 + seed as usize), "value {seed}");
+            }
+        }
+        server.kill();
+    }
 }

@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::Builder;
 use std::time::Duration;
 
-use kvmem::arena::Region;
+use kvmem::arena::{ArenaError, Region};
 use kvmem::register::{Key, Limits, RegisterError, Registrar, RegistrationSet};
 
 use super::connection::{Connection, Sent};
@@ -77,13 +77,8 @@ fn prepare(
     welcome: &Welcome,
     options: &ConnectOptions,
 ) -> Result<(ClientMemory, Option<RegistrationSet>), ClientError> {
-    if memory.len() as u64 != welcome.memory_len {
-        return Err(ClientError::Protocol {
-            what: "the server passed memory of another length than it names",
-        });
-    }
     if options.populate {
-        memory.populate();
+        memory.populate(welcome.size);
     }
     let ClientRegistrars(registrars) = &options.registrars;
     if registrars.is_empty() {
@@ -159,7 +154,13 @@ impl NodeClient {
         options: &ConnectOptions,
     ) -> Result<NodeClient, ClientError> {
         let (connection, file, welcome) = Connection::open(path.as_ref(), options)?;
-        let memory = ClientMemory::map(file, options.read_only)?;
+        let memory = ClientMemory::map(file, welcome.memory_len, options.read_only);
+        let memory = memory.map_err(|error| match error {
+            ArenaError::WrongSize { .. } => ClientError::Protocol {
+                what: "the server passed memory of another length than it names",
+            },
+            error => error.into(),
+        })?;
         let (memory, registration) = prepare(memory, &welcome, options)?;
         let ConnectOptions { checksums, verify, .. } = *options;
         let connection = Arc::new(connection);
@@ -201,9 +202,19 @@ impl NodeClient {
     }
 
     /// Returns the address and the length of the memory, to register it with devices. It stays
-    /// mapped until the client, its pins and its reservations are dropped.
+    /// mapped until the client, its pins and its reservations are dropped. A server whose memory
+    /// [changes its size](crate::NodeOperator::resize) gives none of it back from the first call
+    /// on, until the client is dropped.
     #[must_use]
     pub fn memory(&self) -> (*const u8, usize) {
+        self.inner.connection.note_registers();
+        self.mapping()
+    }
+
+    /// Returns the same as [`memory`](Self::memory), for a caller that registers nothing.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn mapping(&self) -> (*const u8, usize) {
         (self.inner.memory.base(), self.inner.memory.len())
     }
 
@@ -217,9 +228,10 @@ impl NodeClient {
 
     /// Returns the mapping of the memory: its [file](Region::fd) for an engine that maps it itself,
     /// and the [page tables](Region::populate_aliases) of that second mapping. `None`: this client
-    /// only reads.
+    /// only reads. The pages stay, as [`memory`](Self::memory) says.
     #[must_use]
     pub fn region(&self) -> Option<&Region> {
+        self.inner.connection.note_registers();
         self.inner.memory.region().map(Arc::as_ref)
     }
 

@@ -6,6 +6,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
@@ -73,6 +74,9 @@ pub(super) struct Connection {
     path: PathBuf,
     options: ConnectOptions,
     node_id: u64,
+    memory_len: u64,
+    /// Whether devices have the memory registered, or will. It never becomes false.
+    registers: AtomicBool,
     shared: Mutex<Shared>,
     changed: Condvar,
     /// The process that connected.
@@ -102,10 +106,11 @@ impl Connection {
     ) -> Result<(Connection, OwnedFd, Welcome), ClientError> {
         let started = Instant::now();
         let mut pause = Duration::from_millis(1);
+        let registers = !options.registrars.0.is_empty();
         let (channel, file, view, welcome) = loop {
             let until = Instant::now().checked_add(options.answer_within);
             let limits = Limits { options, until };
-            let greeted = greet(path, limits, 0).and_then(|greeted| {
+            let greeted = greet(path, limits, 0, registers).and_then(|greeted| {
                 let Greeted { socket, file, view, welcome } = greeted;
                 Ok((open_channel(socket, false, limits)?, file, view, welcome))
             });
@@ -144,6 +149,8 @@ impl Connection {
             path: path.to_path_buf(),
             options: options.clone(),
             node_id: welcome.node_id,
+            memory_len: welcome.memory_len,
+            registers: AtomicBool::new(registers),
             shared: Mutex::new(shared),
             changed: Condvar::new(),
             process: std::process::id(),
@@ -349,6 +356,16 @@ impl Connection {
         let sent = channel.try_send(&buffers.request) == Ok(true) && !channel.has_ended();
         self.lock().spare.push(buffers);
         sent.then_some(number)
+    }
+
+    /// Says that devices have the memory registered, or will: the server gives none of it back from
+    /// now on.
+    pub(super) fn note_registers(&self) {
+        // Release: a thread that connects again meanwhile says so in its greeting.
+        if !self.registers.swap(true, Ordering::AcqRel) {
+            // A server that is away hears it from the next greeting.
+            let _ = self.call(&Call::Registers, |_, _| Ok(()));
+        }
     }
 
     /// Says that the client writes no more.
@@ -602,8 +619,15 @@ impl Connection {
         named: &Named,
         limits: Limits<'_>,
     ) -> Result<(Channel, u64, SessionView, Resumption), Failure> {
-        let Greeted { socket, welcome, view, .. } = greet(&self.path, limits, token)?;
-        if welcome.node_id != self.node_id {
+        // Acquire: pairs with the swap of `note_registers`.
+        let registers = self.registers.load(Ordering::Acquire);
+        let greeted = greet(&self.path, limits, token, registers)?;
+        let Greeted { socket, welcome, view, .. } = greeted;
+        // Without the session, nothing has held the pages that devices have.
+        let has_lost_pages = registers && welcome.is_elastic && !welcome.resumed;
+        // Blocks may lie behind what this process has mapped.
+        let is_longer = welcome.memory_len > self.memory_len;
+        if welcome.node_id != self.node_id || is_longer || has_lost_pages {
             return Err(Failure::Final(ClientError::MemoryReplaced));
         }
         let held = if welcome.resumed {
@@ -644,7 +668,7 @@ impl Drop for Connection {
 /// Says goodbye to the server at `path` for the client of a session.
 fn say_goodbye_at(path: &Path, options: &ConnectOptions, token: u64) -> Result<(), Failure> {
     let limits = Limits { options, until: Instant::now().checked_add(options.answer_within) };
-    let Greeted { socket, welcome, .. } = greet(path, limits, token)?;
+    let Greeted { socket, welcome, .. } = greet(path, limits, token, false)?;
     if welcome.resumed {
         resume_grants(&socket, &Named::default(), limits)?;
     }

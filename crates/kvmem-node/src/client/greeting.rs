@@ -90,8 +90,13 @@ pub(super) struct Greeted {
     pub(super) welcome: Welcome,
 }
 
-/// Connects and greets.
-pub(super) fn greet(path: &Path, limits: Limits<'_>, token: u64) -> Result<Greeted, Failure> {
+/// Connects and greets. `registers` says that devices have the memory registered, or will.
+pub(super) fn greet(
+    path: &Path,
+    limits: Limits<'_>,
+    token: u64,
+    registers: bool,
+) -> Result<Greeted, Failure> {
     let look = limits.options.look();
     let socket = socket::connect_within(path, look).map_err(Failure::Transient)?;
     // Before the first byte: what the client says and stores is for this server alone.
@@ -117,6 +122,9 @@ pub(super) fn greet(path: &Path, limits: Limits<'_>, token: u64) -> Result<Greet
     let view = SessionView::attach(sessions, welcome.session);
     let no_session = || ClientError::Protocol { what: "the server sent an invalid session number" };
     let view = view.map_err(ClientError::Memory)?.ok_or_else(no_session)?;
+    if registers {
+        exchange(&socket, &Call::Registers, limits)?;
+    }
     Ok(Greeted { socket, file, view, welcome })
 }
 

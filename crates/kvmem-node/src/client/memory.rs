@@ -16,12 +16,17 @@ pub(super) enum ClientMemory {
 }
 
 impl ClientMemory {
-    /// Maps the memory file.
-    pub(super) fn map(file: OwnedFd, read_only: bool) -> Result<ClientMemory, ArenaError> {
+    /// Maps the memory: the first bytes of its file.
+    pub(super) fn map(
+        file: OwnedFd,
+        len: u64,
+        read_only: bool,
+    ) -> Result<ClientMemory, ArenaError> {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
         if read_only {
-            return ReadOnlyRegion::attach(file, None).map(ClientMemory::ReadOnly);
+            return ReadOnlyRegion::attach_front(file, len).map(ClientMemory::ReadOnly);
         }
-        Region::attach(file, None).map(|region| ClientMemory::ReadWrite(Arc::new(region)))
+        Region::attach_front(file, len).map(|region| ClientMemory::ReadWrite(Arc::new(region)))
     }
 
     /// Returns the mapping, if it can be written to.
@@ -69,9 +74,9 @@ impl ClientMemory {
         }
     }
 
-    /// Enters all pages of the mapping into the page table.
-    pub(super) fn populate(&self) {
-        let (base, len) = (self.base().cast_mut(), self.len());
+    /// Enters the pages of the first `size` bytes into the page table.
+    pub(super) fn populate(&self, size: u64) {
+        let (base, len) = (self.base().cast_mut(), size.min(self.len() as u64) as usize);
         let advice = match self {
             ClientMemory::ReadOnly(_) => rustix::mm::Advice::LinuxPopulateRead,
             ClientMemory::ReadWrite(_) => rustix::mm::Advice::LinuxPopulateWrite,

@@ -3,7 +3,7 @@
 use super::ClientError;
 use super::client::NodeClient;
 use super::inner::UNEXPECTED;
-use crate::node::{Listed, Miss};
+use crate::node::{Listed, Miss, Resized};
 use crate::protocol::{Answer, Call, SessionListed};
 
 /// The calls of operators on a node. The server answers them to its own user, to root and to its
@@ -67,6 +67,20 @@ impl NodeOperator {
     /// [`ClientError`].
     pub fn clear(&self, namespace: Option<&str>) -> Result<usize, ClientError> {
         self.client.count(&Call::Clear { namespace })
+    }
+
+    /// Changes the bytes of the memory that are used, up to the length of its file. A smaller
+    /// memory evicts values in the usual order, moves others to its front, and gives its pages back
+    /// to the kernel. Blocks that are pinned or reserved stay: the server answers how far it came,
+    /// and goes on when they are free.
+    ///
+    /// # Errors
+    /// [`ClientError::Call`] with [`BadSize`](crate::CallError::BadSize).
+    pub fn resize(&self, size: u64) -> Result<Resized, ClientError> {
+        self.client.inner.connection.call(&Call::Resize { size }, |_, answer| match answer {
+            Answer::Resized(resized) => Ok(resized),
+            _ => Err(UNEXPECTED),
+        })
     }
 
     /// Ends the pins of a process that is connected, and of which the caller knows that it no

@@ -185,6 +185,8 @@ fn welcome() -> Welcome {
         version: PROTOCOL_VERSION,
         node_id: 1,
         memory_len: BYTES as u64,
+        size: BYTES as u64,
+        is_elastic: false,
         align: 4096,
         boundary: 0,
         token: 1,

@@ -293,6 +293,12 @@ impl EntryCell {
             && offset.checked_add(len).is_some()
     }
 
+    /// Returns the extent, if the entry is in use and was written by a server.
+    pub(crate) fn whole_extent(&self) -> Option<Range<u64>> {
+        let word = self.word().filter(|it| it.state != State::Free)?;
+        self.extent_is_whole(word.generation).then(|| self.extent())
+    }
+
     /// Returns whether all that the commit said is as it was stored.
     pub(crate) fn commit_is_whole(&self, word: Word) -> bool {
         // A look-up compares whole words: a key with other bytes behind its end is never found.

@@ -175,6 +175,17 @@ impl Node {
         }
     }
 
+    /// Gives the links of a value to another entry, to which it moves and whose [`Local`] has them.
+    pub(super) fn relink(&mut self, from: u32, to: u32) {
+        let children = self.locals[from as usize].children;
+        if children != NONE {
+            self.chains.change(children, |it| it.parent_slot = to);
+        }
+        let local = &mut self.locals[from as usize];
+        (local.children, local.siblings, local.holding) = (NONE, NONE, 0);
+        local.queued = false;
+    }
+
     /// Unlinks a value that can no longer be found. `in_tier` says whether the tier has it.
     pub(super) fn unlink(&mut self, slot: u32, in_tier: bool) {
         let local = &mut self.locals[slot as usize];

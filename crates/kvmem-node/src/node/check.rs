@@ -63,7 +63,7 @@ impl Node {
             }
             sum += extent.end - extent.start;
         }
-        let allocated = self.space.metrics().allocated;
+        let allocated = self.used();
         if sum != allocated {
             return Err(format!("1: {sum} bytes are in use and {allocated} are allocated"));
         }

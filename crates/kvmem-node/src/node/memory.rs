@@ -1,11 +1,14 @@
 //! *Memory*: the three files of a node, mapped.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use kvmem::arena::{Backing, PageSize, Populate, Region};
-use rustix::fs::fstat;
+use rustix::fs::{FallocateFlags, fallocate, fstat, ftruncate};
+use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
 
 use super::{NO_BOUNDARY, NodeOptions};
 use crate::error::{BadIndex, NodeError};
@@ -31,6 +34,24 @@ pub(crate) struct NodeMemory {
 
 /// The position of the lock of an index file that is open for transfers.
 const TRANSFERS: u64 = 0;
+
+fn header_cell(index: &Region) -> &HeaderCell {
+    // SAFETY: the file has at least the page of the header, as `create` and `attach` see to, and
+    // the header consists of atomic words. Only this process maps the file, and only through such
+    // cells.
+    unsafe { &*index.base().as_ptr().cast::<HeaderCell>() }
+}
+
+/// Returns the entries of an index file with this header, whose length was checked.
+fn entries<'a>(index: &'a Region, header: &Header) -> &'a [EntryCell] {
+    // SAFETY: as `header_cell`; the file has as many entries as the header says, which `create`
+    // made so and `attach` checked. The mapping begins at a page and `ENTRIES_AT` is a multiple of
+    // 64, so the cells are aligned.
+    unsafe {
+        let first = index.base().as_ptr().add(ENTRIES_AT).cast::<EntryCell>();
+        std::slice::from_raw_parts(first, header.entries as usize)
+    }
+}
 
 /// Opens an index file once more, and locks it.
 fn open_for_transfers(index: &Region) -> Result<OwnedFd, NodeError> {
@@ -117,57 +138,54 @@ impl NodeMemory {
         Ok(memory)
     }
 
-    /// Maps the three files of an earlier server: memory, index and sessions.
-    pub(crate) fn attach([bytes, index, sessions]: [OwnedFd; 3]) -> Result<NodeMemory, NodeError> {
-        NodeMemory::of_earlier(
-            Region::attach(bytes, None)?,
-            Region::attach(index, None)?,
-            SessionFile::attach(sessions)?,
-        )
-    }
-
-    fn of_earlier(
-        bytes: Region,
-        index: Region,
-        session_file: SessionFile,
+    /// Maps the three files of an earlier server: memory, index and sessions. The memory file
+    /// becomes `max_size` bytes long if it is shorter and not sealed against it.
+    pub(crate) fn attach(
+        [file, index, sessions]: [OwnedFd; 3],
+        max_size: u64,
     ) -> Result<NodeMemory, NodeError> {
+        // A file of another kind is an error of its header.
+        let found = fstat(&index).map_err(NodeError::system("fstat of the index file"))?;
+        let index = Region::attach_front(index, found.st_size as usize)?;
         let got = index.len() as u64;
         // An index of another version may be shorter than the tables of this one: its header says
         // so.
         if index.len() < SESSIONS_AT {
             return Err(BadIndex::Length { got, expected: ENTRIES_AT as u64 }.into());
         }
-        let (got_id, got_len) = identity(&bytes)?;
-        let placeholder = Header {
-            entries: 0,
-            memory_len: 0,
-            memory_id: 0,
-            align: 1,
-            boundary: 0,
-            node_id: 0,
-            session_file_id: 0,
-            hash_key: [0; 2],
-        };
-        let page = index.page_at(0).map_or(0, |page| page.bytes() as u64);
-        let transfers = open_for_transfers(&index)?;
-        let (bytes, header) = (Arc::new(bytes), placeholder);
-        let mut memory = NodeMemory { bytes, index, session_file, transfers, header };
-        let header = memory.header_cell().read()?;
+        let mut header = header_cell(&index).read()?;
+        let session_file = SessionFile::attach(sessions)?;
         // The file ends at the end of a page.
         let expected = file_len(header.entries) as u64;
+        let page = index.page_at(0).map_or(0, |page| page.bytes() as u64);
         if got < expected || got - expected >= page.max(1 << 21) {
             return Err(BadIndex::Length { got, expected }.into());
         }
+        let stat = fstat(&file).map_err(NodeError::system("fstat of the memory file"))?;
+        let (got_id, got_len) = (stat.st_ino, stat.st_size as u64);
         let Header { memory_len: expected_len, memory_id: expected_id, .. } = header;
-        if (got_id, got_len) != (expected_id, expected_len) {
+        // A server may have made it longer since the header was written.
+        if got_id != expected_id || got_len < expected_len {
             return Err(BadIndex::OtherMemory { expected_id, expected_len, got_id, got_len }.into());
         }
-        let (expected_id, got_id) = (header.session_file_id, memory.session_file.id()?);
+        let (expected_id, got_id) = (header.session_file_id, session_file.id()?);
         if got_id != expected_id {
             return Err(BadIndex::OtherSessionFile { expected_id, got_id }.into());
         }
-        memory.header = header;
-        Ok(memory)
+        let page = stat.st_blksize.max(1) as u64;
+        let max_size = max_size.checked_next_multiple_of(page).unwrap_or(0);
+        if got_len < max_size && ftruncate(&file, max_size).is_ok() {
+            header.memory_len = max_size;
+        } else {
+            // A client can make the file longer, too: what no server has used is not mapped.
+            let whole = entries(&index, &header).iter().filter_map(EntryCell::whole_extent);
+            let end = whole.map(|it| it.end).chain([expected_len, max_size]).max();
+            let end = end.unwrap_or(0).checked_next_multiple_of(page).unwrap_or(u64::MAX);
+            header.memory_len = end.min(got_len);
+        }
+        let bytes = Arc::new(Region::attach_front(file, header.memory_len as usize)?);
+        let transfers = open_for_transfers(&index)?;
+        Ok(NodeMemory { bytes, index, session_file, transfers, header })
     }
 
     /// Duplicates the descriptors of the memory file, the index file and the session file, for the
@@ -190,11 +208,65 @@ impl NodeMemory {
         session_file::is_locked_by_others(&self.transfers, TRANSFERS).unwrap_or(true)
     }
 
+    /// Returns the bytes of a page of the memory file.
+    pub(crate) fn page_bytes(&self) -> u64 {
+        self.bytes.page_at(0).map_or(4096, |page| page.bytes() as u64)
+    }
+
+    /// Returns the bytes of the memory file that have pages.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let file = self.bytes.fd().expect("the memory of a node is shared");
+        fstat(file).map_or(0, |stat| stat.st_blocks as u64 * 512)
+    }
+
+    /// Copies the bytes of a block to `to`, where no other block is.
+    pub(crate) fn copy(&self, from: Range<u64>, to: u64) {
+        let (len, base) = (from.end - from.start, self.bytes.base().as_ptr());
+        let all = self.bytes.len() as u64;
+        let is_apart = to >= from.end || to.saturating_add(len) <= from.start;
+        assert!(from.end <= all && to.saturating_add(len) <= all && is_apart, "the node said so");
+        // SAFETY: both ranges lie in the region and do not overlap, as was just checked. The bytes
+        // are copied as raw memory, to which no reference exists: a client may write to them all
+        // the same.
+        unsafe {
+            let (from, to) = (base.add(from.start as usize), base.add(to as usize));
+            std::ptr::copy_nonoverlapping(from, to, len as usize);
+        }
+    }
+
+    /// Makes the pages of a range resident. Returns whether the kernel had memory for them.
+    pub(crate) fn make_resident(&self, range: Range<u64>) -> bool {
+        match self.advise(range, Advice::LinuxPopulateWrite) {
+            // An older kernel makes them when they are touched.
+            Ok(()) | Err(Errno::INVAL) => true,
+            Err(_) => false,
+        }
+    }
+
+    /// Gives the whole pages of a range back to the kernel, for all processes. Returns their bytes.
+    pub(crate) fn give_back(&self, range: Range<u64>) -> u64 {
+        let page = self.page_bytes();
+        let (start, end) = (range.start.next_multiple_of(page), range.end / page * page);
+        if start >= end {
+            return 0;
+        }
+        let file = self.bytes.fd().expect("the memory of a node is shared");
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(file, flags, start, end - start).map_or(0, |()| end - start)
+    }
+
+    fn advise(&self, range: Range<u64>, advice: Advice) -> Result<(), Errno> {
+        assert!(range.start <= range.end && range.end <= self.bytes.len() as u64);
+        // SAFETY: the range lies in the region, as was just checked, and the advice changes no
+        // bytes.
+        unsafe {
+            let first = self.bytes.base().as_ptr().add(range.start as usize);
+            madvise(first.cast(), (range.end - range.start) as usize, advice)
+        }
+    }
+
     pub(crate) fn header_cell(&self) -> &HeaderCell {
-        // SAFETY: the file has at least the page of the header, as `create` and `of_earlier` see
-        // to, and the header consists of atomic words. Only this process maps the file, and only
-        // through such cells.
-        unsafe { &*self.index.base().as_ptr().cast::<HeaderCell>() }
+        header_cell(&self.index)
     }
 
     pub(crate) fn sessions(&self) -> &[SessionCell] {
@@ -215,13 +287,7 @@ impl NodeMemory {
     }
 
     pub(crate) fn entries(&self) -> &[EntryCell] {
-        // SAFETY: as `header_cell`; the file has as many entries as the header says, which `create`
-        // made so and `attach` checked. The mapping begins at a page and `ENTRIES_AT` is a multiple
-        // of 64, so the cells are aligned.
-        unsafe {
-            let first = self.index.base().as_ptr().add(ENTRIES_AT).cast::<EntryCell>();
-            std::slice::from_raw_parts(first, self.header.entries as usize)
-        }
+        entries(&self.index, &self.header)
     }
 
     /// Returns the address of the first word of the index file.

@@ -13,6 +13,7 @@
 //! | `remove.rs`, `evict.rs` | a value goes |
 //! | `misses.rs`, `miss_reason.rs`, `ghosts.rs` | a key has no value: why |
 //! | `tier/` | values go to the tier and come back |
+//! | `resize.rs` | the memory becomes smaller or larger |
 //! | `drain.rs` | values go to the tier before the server ends |
 //! | `sessions.rs` | clients come, return after the server's restart, fall silent, and end |
 //! | `ending.rs` | what clients had is released, some at a time |
@@ -45,6 +46,7 @@ mod options;
 mod recover;
 mod remove;
 mod reserve;
+mod resize;
 mod scrub;
 mod sessions;
 #[cfg(all(test, not(loom)))]
@@ -68,6 +70,8 @@ pub(crate) use options::PIECE_BYTES;
 pub use options::{Eviction, MAX_BATCH, NO_BOUNDARY, NamespaceLimits, NodeOptions};
 pub use recover::RecoveryReport;
 pub(crate) use remove::Clearing;
+pub(crate) use resize::ResizeStep;
+pub use resize::Resized;
 pub(crate) use scrub::Scrubbing;
 pub(crate) use sessions::{NewSession, SessionIndex};
 #[cfg(all(test, not(loom)))]

@@ -18,6 +18,7 @@ use super::holders::Holders;
 use super::local::Local;
 use super::misses::RecentMisses;
 use super::namespaces::Namespaces;
+use super::resize::Resizing;
 use super::sessions::Sessions;
 use super::stats::Counters;
 use super::tier::TierQueue;
@@ -76,6 +77,7 @@ pub struct Node {
     /// Reserved entries of an earlier server, into whose extents a device may still read for it.
     /// They count for no namespace.
     pub(super) unfinished_reads: Vec<u32>,
+    pub(super) resizing: Resizing,
 }
 
 impl Node {
@@ -84,7 +86,9 @@ impl Node {
     /// # Errors
     /// [`NodeError::Option`], [`NodeError::Memory`] and [`NodeError::System`].
     pub fn create(bytes: Region, options: NodeOptions) -> Result<Node, NodeError> {
-        Node::over(NodeMemory::create(bytes, &options)?, options)
+        let mut node = Node::over(NodeMemory::create(bytes, &options)?, options)?;
+        node.fit_space(None);
+        Ok(node)
     }
 
     /// Makes the state of memory without used entries.
@@ -118,6 +122,7 @@ impl Node {
             emptying: None,
             to_remove: Vec::new(),
             unfinished_reads: Vec::new(),
+            resizing: Resizing::new(memory.header.memory_len),
             memory,
             options,
         })
@@ -236,17 +241,22 @@ impl Node {
     /// makes it evictable at the place that it has in the order of use. The key has no other entry.
     /// `is_only_in_tier` says whether the tier has the parent, if memory lacks it.
     pub(super) fn enter(&mut self, slot: u32, is_only_in_tier: impl FnOnce(&Node) -> bool) {
-        let entries = self.memory.entries();
-        let hash_key = self.memory.header.hash_key;
-        let hash_of = |slot: &u32| Node::hash_of_entry(hash_key, &entries[*slot as usize]);
-        let hash = hash_of(&slot);
-        self.by_key.insert_unique(hash, slot, hash_of);
+        let hash = Node::hash_of_entry(self.memory.header.hash_key, self.entry(slot));
+        self.add_key(slot, hash);
         self.locals[slot as usize].order = self.entry(slot).order();
         if let Some(history) = &mut self.history {
             history.insert(slot, hash);
         }
         self.link(slot, hash, is_only_in_tier);
         self.queue(slot);
+    }
+
+    /// Makes a committed entry known under its key, which has this hash.
+    pub(super) fn add_key(&mut self, slot: u32, hash: u64) {
+        let entries = self.memory.entries();
+        let hash_key = self.memory.header.hash_key;
+        let hash_of = |slot: &u32| Node::hash_of_entry(hash_key, &entries[*slot as usize]);
+        self.by_key.insert_unique(hash, slot, hash_of);
     }
 
     /// Ends the look-ups of an entry. Returns the hash of its key.
@@ -325,8 +335,7 @@ impl Node {
         let entry = self.entry(slot);
         // First the word, then the space: rule 2 of the format.
         entry.free(entry.generation());
-        let extent = self.locals[slot as usize].extent;
-        self.space.free_raw(extent).expect("the entry has its extent");
+        self.free_space(slot);
         self.namespaces.at(namespace).remove_block(space);
         self.free_slots.push(slot);
     }

@@ -13,6 +13,17 @@ pub struct NodeOptions {
     /// The most blocks at one time. The index file has 192 bytes for each, and pages that were
     /// never used take no memory. `None`: one for each 64 KiB of memory, at least 1024.
     pub max_blocks: Option<u32>,
+    /// The bytes of the memory that are used: whole pages of its front, at most all. A recovery
+    /// keeps the values that fit, those that were used last. The memory can
+    /// [become](crate::NodeOperator::resize) as long as its file.
+    pub size: u64,
+    /// The length to which a recovery extends a shorter memory file, whole pages, if that is
+    /// [growable](kvmem::arena::RegionBuilder::growable). Clients of before connect anew then. The
+    /// number of blocks stays.
+    pub max_size: u64,
+    /// Under memory pressure the server gives memory back, but not below this size, and takes it
+    /// again when the pressure is over. Not below [`size`](Self::size): it does not.
+    pub min_size: u64,
     /// The alignment of all blocks in bytes, a power of two.
     pub align: u64,
     /// No block crosses a multiple of this number of bytes, nor is longer: a power of two, at least
@@ -44,6 +55,9 @@ impl Default for NodeOptions {
     fn default() -> NodeOptions {
         NodeOptions {
             max_blocks: None,
+            size: u64::MAX,
+            max_size: 0,
+            min_size: u64::MAX,
             align: 4096,
             boundary: PIECE_BYTES,
             max_reserved_per_session: u64::MAX,

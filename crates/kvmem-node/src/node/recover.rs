@@ -77,7 +77,8 @@ impl Node {
         files: [OwnedFd; 3],
         options: NodeOptions,
     ) -> Result<(Node, RecoveryReport), NodeError> {
-        Node::recover_memory(NodeMemory::attach(files)?, options, may_live)
+        let memory = NodeMemory::attach(files, options.max_size)?;
+        Node::recover_memory(memory, options, may_live)
     }
 
     /// Makes the state of mapped files. `may_live` returns whether the client of a session may
@@ -182,13 +183,15 @@ impl Node {
     /// Allocates the extents of entries again. Of two entries that overlap, the second one is
     /// damaged.
     fn restore_extents(&mut self, used: Vec<(u64, u32)>, report: &mut RecoveryReport) {
-        let mut damaged = Vec::new();
+        let (mut damaged, mut end) = (Vec::new(), 0);
         for (_, slot) in used {
-            match self.space.allocate_raw_at(self.range_of(self.entry(slot).extent())) {
-                Ok(extent) => self.locals[slot as usize].extent = extent.handle,
+            let range = self.range_of(self.entry(slot).extent());
+            match self.space.allocate_raw_at(range.clone()) {
+                Ok(extent) => (self.locals[slot as usize].extent, end) = (extent.handle, range.end),
                 Err(_) => damaged.push(slot),
             }
         }
+        self.fit_space(Some(end));
         for slot in damaged {
             report.damaged += 1;
             let entry = self.entry(slot);
@@ -301,8 +304,7 @@ impl Node {
 
     fn free_recovered(&mut self, slot: u32, word: Word) {
         self.entry(slot).free(word.generation);
-        let extent = self.locals[slot as usize].extent;
-        self.space.free_raw(extent).expect("the extent was allocated again");
+        self.free_space(slot);
         self.add_free_slot(slot);
     }
 

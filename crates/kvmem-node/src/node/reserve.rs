@@ -77,7 +77,7 @@ impl Node {
         namespace: u16,
         size: u64,
     ) -> Result<u32, CallError> {
-        let limit = self.memory.header.max_len();
+        let limit = self.max_len();
         if size == 0 || size > limit {
             return Err(CallError::BadLength { requested: size, limit });
         }
@@ -110,7 +110,7 @@ impl Node {
                 Ok(extent) => return Ok(extent),
                 Err(AllocError::OutOfSpace { .. } | AllocError::TooManyRanges { .. }) => {}
                 Err(_) => {
-                    let limit = self.memory.header.max_len();
+                    let limit = self.max_len();
                     return Err(CallError::BadLength { requested: size, limit });
                 }
             }

@@ -93,6 +93,9 @@ pub(super) struct Session {
     /// The namespace that it has named and that does not exist yet.
     awaits: Option<String>,
     pub(super) read_only: bool,
+    /// Devices of the client may have the memory registered. The index file does not say it: after
+    /// a restart, the client does when it returns.
+    registers: bool,
     /// The client may live and has no connection: the predecessor of this server had the session,
     /// or the connection broke.
     pub(super) orphaned: bool,
@@ -189,6 +192,11 @@ impl Sessions {
         numbered.filter_map(|(number, it)| Some((SessionIndex(number as u8), it.as_ref()?)))
     }
 
+    /// Returns how many clients have registered the memory with devices, or may have.
+    pub(super) fn may_have_registered(&self) -> usize {
+        self.all().filter(|(_, it)| it.registers).count()
+    }
+
     pub(super) fn add_reservation(&mut self, session: SessionIndex, slot: u32, len: u64) {
         let session = self.get_mut(session);
         session.reservations.insert(slot, ReservationState::default());
@@ -222,6 +230,7 @@ impl Sessions {
             awaits: None,
             namespace: record.namespace,
             read_only: record.read_only,
+            registers: !record.read_only,
             orphaned: true,
             orphaned_at: now_ms(),
             is_ending: false,
@@ -280,6 +289,11 @@ impl Node {
         }
     }
 
+    /// Notes whether devices of a client may have the memory registered.
+    pub(crate) fn set_registers(&mut self, session: SessionIndex, registers: bool) {
+        self.sessions.get_mut(session).registers = registers;
+    }
+
     /// Returns the user of a session.
     pub(crate) fn uid_of(&self, session: SessionIndex) -> u32 {
         self.sessions.get(session).uid
@@ -326,7 +340,7 @@ impl Node {
         self.memory.sessions()[number].write(&record);
         let session = self.sessions.add_orphan(number, &record);
         let begun = self.sessions.get_mut(session);
-        (begun.orphaned, begun.is_limited) = (false, is_limited);
+        (begun.orphaned, begun.is_limited, begun.registers) = (false, is_limited, false);
         Ok((session, token))
     }
 
@@ -425,7 +439,9 @@ impl Node {
     pub(crate) fn is_abandoned(&self, session: SessionIndex, after: u64, now: u64) -> bool {
         let it = self.sessions.get(session);
         let has_nothing = it.pins.is_empty() && it.reservations.is_empty();
-        it.orphaned && has_nothing && now.saturating_sub(it.orphaned_at) > after
+        // Pages that a device has registered must stay, as long as the server may give some back.
+        let keeps_pages = it.registers && self.is_elastic();
+        it.orphaned && has_nothing && !keeps_pages && now.saturating_sub(it.orphaned_at) > after
     }
 
     /// Begins the return of a client, which then [names](Self::name_handles) what it has.

@@ -22,6 +22,8 @@ pub(super) struct Counters {
     pub(super) out_of_space: u64,
     pub(super) scrubbed: u64,
     pub(super) damaged: u64,
+    pub(super) pressure: u64,
+    pub(super) given_back: u64,
     pub(super) tier_stored: u64,
     pub(super) tier_fetched: u64,
     pub(super) tier_failed: u64,
@@ -31,8 +33,14 @@ kvmem::stats! {
     /// Figures of a node, for all its clients and namespaces. Counts begin when its server starts.
     /// Sizes are in bytes.
     pub struct NodeStats: Clone Debug Default PartialEq Eq Serialize Deserialize {
-        /// Bytes of the memory.
+        /// Bytes of the memory that values and reservations can use now.
         capacity: u64 [Gauge "kvmem_node_capacity_bytes" "bytes"],
+        /// Bytes that the memory is to have, and has soon unless blocks behind its end are in use.
+        wanted_capacity: u64 [Gauge "kvmem_node_wanted_capacity_bytes" "bytes"],
+        /// The least capacity under memory pressure.
+        min_capacity: u64 [Gauge "kvmem_node_min_capacity_bytes" "bytes"],
+        /// The largest capacity that the memory can have while its clients have it mapped.
+        max_capacity: u64 [Gauge "kvmem_node_max_capacity_bytes" "bytes"],
         /// Bytes that values and reservations use: each takes whole units of the alignment.
         used: u64 [Gauge "kvmem_node_used_bytes" "bytes"],
         /// Bytes of the largest free range.
@@ -103,6 +111,11 @@ kvmem::stats! {
         fenced_total: u64 [Counter "kvmem_node_fenced_total" "reservations"],
         /// Reservations that failed because nothing could be evicted.
         out_of_space_total: u64 [Counter "kvmem_node_out_of_space_total" "calls"],
+        /// Times that the server has given memory back because the machine or its cgroup was short
+        /// of it.
+        pressure_total: u64 [Counter "kvmem_node_pressure_total" "times"],
+        /// Bytes that were given back to the kernel.
+        given_back_bytes_total: u64 [Counter "kvmem_node_given_back_bytes_total" "bytes"],
         /// Values that the server has verified in the background.
         scrubbed_total: u64 [Counter "kvmem_node_scrubbed_total" "values"],
         /// Values that were removed because their bytes did not have their checksum.
@@ -207,8 +220,11 @@ impl Node {
             evicted_unused_total: it.evicted_unused,
         });
         NodeStats {
-            capacity: metrics.capacity,
-            used: metrics.allocated,
+            capacity: self.size(),
+            wanted_capacity: self.wanted_size(),
+            min_capacity: self.options.min_size.min(self.wanted_size()),
+            max_capacity: self.memory.header.memory_len,
+            used: self.used(),
             largest_free: metrics.largest_free,
             values: self.len() as u64,
             max_blocks: self.memory.header.entries.into(),
@@ -239,6 +255,8 @@ impl Node {
             expired_total: counters.expired,
             fenced_total: counters.fenced,
             out_of_space_total: counters.out_of_space,
+            pressure_total: counters.pressure,
+            given_back_bytes_total: counters.given_back,
             scrubbed_total: counters.scrubbed,
             damaged_total: counters.damaged,
             tier_stored_total: counters.tier_stored,

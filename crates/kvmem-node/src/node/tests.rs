@@ -2,6 +2,7 @@
 
 mod chains;
 mod formats;
+mod resize;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,7 +13,8 @@ use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierV
 use proptest::prelude::*;
 
 use super::{
-    BlockHandle, CommitItem, Eviction, NewSession, Node, NodeMemory, NodeOptions, SessionIndex,
+    BlockHandle, CommitItem, Eviction, NewSession, Node, NodeMemory, NodeOptions, ResizeStep,
+    SessionIndex,
 };
 use crate::error::{BadIndex, CallError, NodeError};
 use crate::format::VERSION;
@@ -62,15 +64,36 @@ pub(super) fn recovered(
     }
     drop(index);
     let index = copy.share().expect("there are descriptors").expect("it is shared");
-    let memory = NodeMemory::attach([bytes, index, sessions])?;
+    let memory = NodeMemory::attach([bytes, index, sessions], 0)?;
     Node::recover_memory(memory, options(), |_, record| alive(record.pid))
 }
 
 /// Recovers the memory of a node, as the next server does whose clients live or do not.
 fn next_server(node: &Node, alive: bool) -> (Node, super::RecoveryReport) {
     let files = node.memory.descriptors().expect("there are descriptors");
-    let memory = NodeMemory::attach(files).expect("it is whole");
+    let memory = NodeMemory::attach(files, 0).expect("it is whole");
     Node::recover_memory(memory, options(), |_, _| alive).expect("it is whole")
+}
+
+/// Returns the addresses of the first and the last byte of a block.
+fn ends_of(node: &Node, slot: u32) -> [*mut u8; 2] {
+    let extent = node.entry(slot).extent();
+    let base = node.memory.bytes.base().as_ptr();
+    [extent.start, extent.end - 1].map(|at| base.wrapping_add(at as usize))
+}
+
+/// Changes the size until that is done or stuck, in at most so many steps.
+fn resize_to_the_end(node: &mut Node, steps: usize) -> ResizeStep {
+    let mut last = ResizeStep::More;
+    for _ in 0..steps.min(10_000) {
+        last = node.resize_some();
+        if last != ResizeStep::More {
+            break;
+        }
+        node.check().expect("the invariants hold between two steps");
+    }
+    assert!(steps < 10_000 || last != ResizeStep::More, "it does not end");
+    last
 }
 
 /// The values that can be found: key to length.
@@ -117,6 +140,11 @@ enum Step {
     Fence {
         session: usize,
     },
+    /// To so many pages, with at most so many steps.
+    Resize {
+        pages: u64,
+        steps: usize,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -136,6 +164,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (1..50_000_u64).prop_map(|bytes| Step::Evict { bytes }),
         1 => session.clone().prop_map(|session| Step::End { session }),
         1 => session.prop_map(|session| Step::Fence { session }),
+        2 => (1..=BYTES as u64 / 4096, prop_oneof![1..8_usize, Just(usize::MAX)])
+            .prop_map(|(pages, steps)| Step::Resize { pages, steps }),
     ];
     prop::collection::vec(step, 1..60)
 }
@@ -154,6 +184,9 @@ struct CallHistory {
     had: Vec<Had>,
     /// The length under each key, or more than one while it may have been evicted.
     committed: HashMap<Vec<u8>, u64>,
+    /// The first and last byte under each key.
+    bytes: HashMap<Vec<u8>, u8>,
+    next_byte: u8,
 }
 
 impl CallHistory {
@@ -163,7 +196,9 @@ impl CallHistory {
 
     fn of(mut node: Node) -> CallHistory {
         let sessions = (0..3).map(|pid| begin(&mut node, 100 + pid)).collect();
-        CallHistory { node, sessions, had: vec![Had::default(); 3], committed: HashMap::new() }
+        let had = vec![Had::default(); 3];
+        let (committed, bytes) = (HashMap::new(), HashMap::new());
+        CallHistory { node, sessions, had, committed, bytes, next_byte: 0 }
     }
 
     fn step(&mut self, step: &Step) {
@@ -196,10 +231,20 @@ impl CallHistory {
                     .collect();
                 let lens: Vec<u64> =
                     handles.iter().map(|handle| self.node.len_of(handle.slot)).collect();
+                let mut bytes = Vec::new();
+                for handle in &handles {
+                    self.next_byte = self.next_byte.wrapping_add(1);
+                    bytes.push(self.next_byte);
+                    for at in ends_of(&self.node, handle.slot) {
+                        // SAFETY: the block is reserved, and no other thread has the memory.
+                        unsafe { at.write(self.next_byte) };
+                    }
+                }
                 match self.node.commit(self.sessions[*session], &items, 1) {
                     Ok(()) => {
                         // A client repeats what it does not know to be done.
                         self.node.commit(self.sessions[*session], &items, 1).expect("again");
+                        self.bytes.extend(keys.iter().cloned().zip(bytes));
                         self.committed.extend(keys.into_iter().zip(lens));
                     }
                     Err(error) => {
@@ -248,6 +293,10 @@ impl CallHistory {
                 self.sessions[*session] = begin(&mut self.node, 100 + *session as u32);
                 self.had[*session] = Had::default();
             }
+            Step::Resize { pages, steps } => {
+                self.node.resize(pages * 4096);
+                resize_to_the_end(&mut self.node, *steps);
+            }
             Step::Fence { session } => {
                 let fenced = self.node.fence(self.sessions[*session]);
                 self.had[*session].fenced |= fenced > 0;
@@ -259,6 +308,13 @@ impl CallHistory {
             assert_eq!(self.committed.get(key), Some(len), "{key:?}");
         }
         self.committed.retain(|key, _| found.contains_key(key));
+        for slot in self.node.committed_slots() {
+            let key = &self.node.entry(slot).key()[..3];
+            for at in ends_of(&self.node, slot) {
+                // SAFETY: the value is committed, and no other thread has the memory.
+                assert_eq!(unsafe { at.read() }, self.bytes[key], "{key:?}");
+            }
+        }
         for had in &self.had {
             for pin in &had.pins {
                 self.node.live(*pin).expect("a pinned block is not used again");
@@ -291,8 +347,9 @@ proptest! {
     fn every_prefix_of_the_stores_is_a_valid_state(steps in steps()) {
         let mut history = CallHistory::new();
         for (number, step) in steps.iter().enumerate() {
-            // Commits make the most stores; of the other calls, the last one is cut off.
-            if matches!(step, Step::Commit { .. }) || number + 1 == steps.len() {
+            // These make the most stores; of the other calls, the last one is cut off.
+            let is_long = matches!(step, Step::Commit { .. } | Step::Resize { .. });
+            if is_long || number + 1 == steps.len() {
                 cut_off(&mut history, step);
             } else {
                 history.step(step);
@@ -358,6 +415,10 @@ fn cut_off(history: &mut CallHistory, step: &Step) {
         for (key, len) in &values {
             let either = before.get(key) == Some(len) || after.get(key) == Some(len);
             assert!(either, "{key:?} after {end} stores");
+        }
+        if matches!(step, Step::Resize { .. }) {
+            let lost = after.keys().filter(|key| !values.contains_key(*key));
+            assert_eq!(lost.count(), 0, "a value that moves is lost after {end} stores");
         }
         let visible = came.iter().filter(|key| values.get(**key) == after.get(**key)).count();
         assert!(visible == 0 || visible == came.len(), "a part of a batch, after {end} stores");

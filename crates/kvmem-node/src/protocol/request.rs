@@ -158,4 +158,11 @@ pub(crate) enum Call<'a> {
         all: bool,
         max: u32,
     },
+    /// Of operators: changes the size of the memory.
+    Resize {
+        size: u64,
+    },
+    /// Says that devices of the client have the memory registered, or will: its pages stay. A
+    /// client that returns says it before [`ResumeEnd`](Call::ResumeEnd).
+    Registers,
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::CallError;
-use crate::node::{Events, Granted, Listed, Located, Miss, NodeStats};
+use crate::node::{Events, Granted, Listed, Located, Miss, NodeStats, Resized};
 
 /// A message of the server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -52,6 +52,8 @@ pub(crate) enum Answer {
     /// To [`Locate`](super::Call::Locate): one element for each key.
     Located(Vec<Located>),
     Misses(Vec<Miss>),
+    /// To [`Resize`](super::Call::Resize).
+    Resized(Resized),
 }
 
 /// Answer to the greeting of a client.
@@ -61,6 +63,10 @@ pub(crate) struct Welcome {
     /// Names the memory: another number says that the values are gone.
     pub(crate) node_id: u64,
     pub(crate) memory_len: u64,
+    /// The bytes in front that have pages now.
+    pub(crate) size: u64,
+    /// Whether pages of the memory go back to the kernel, or may.
+    pub(crate) is_elastic: bool,
     pub(crate) align: u64,
     /// No block crosses a multiple of it; 0: there is none.
     pub(crate) boundary: u64,

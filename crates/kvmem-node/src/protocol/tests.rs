@@ -11,7 +11,7 @@ use super::*;
 use crate::error::{CallError, Quota, TooMany};
 use crate::node::{
     BlockHandle, Event, EventKind, Events, Granted, Listed, Located, Miss, MissReason,
-    NO_NAMESPACE, NamespaceStats, NodeStats,
+    NO_NAMESPACE, NamespaceStats, NodeStats, Resized,
 };
 use crate::session_file::SessionFile;
 use crate::{ring, session_file};
@@ -66,6 +66,8 @@ fn calls() -> Vec<Call<'static>> {
         Call::Locate { keys: keys() },
         Call::ListNamespace { from: 1, max: 2 },
         Call::Misses { all: true, max: 2 },
+        Call::Resize { size: 1 << 40 },
+        Call::Registers,
     ]
 }
 
@@ -76,6 +78,8 @@ fn answers() -> Vec<Answer> {
         version: PROTOCOL_VERSION,
         node_id: 1,
         memory_len: 2 << 30,
+        size: 1 << 30,
+        is_elastic: true,
         align: 4096,
         boundary: 1 << 30,
         token: 3,
@@ -140,6 +144,7 @@ fn answers() -> Vec<Answer> {
         Answer::Sessions(vec![session]),
         Answer::Located(vec![Located { in_memory: true, in_tier: false }]),
         Answer::Misses(misses.into()),
+        Answer::Resized(Resized { size: 1, wanted: 2, held_bytes: 3, registered_clients: 4 }),
     ]
 }
 
@@ -167,6 +172,7 @@ fn errors() -> Vec<CallError> {
         CallError::NotAllowed { uid: 1000, own: 0 },
         CallError::NamespaceNotAllowed { uid: 1000, name: name() },
         CallError::OnlyReads { uid: 1000, name: name() },
+        CallError::BadSize { requested: 3, min: 1, max: 2 },
     ]
 }
 

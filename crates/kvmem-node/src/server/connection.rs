@@ -27,6 +27,8 @@ pub(super) enum Stage {
         named: usize,
         /// Whether it still has all the pins that it has named.
         pins_resumed: bool,
+        /// Whether it has said that devices have the memory registered.
+        registers: bool,
     },
 }
 

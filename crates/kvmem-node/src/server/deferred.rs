@@ -9,16 +9,16 @@ use super::connection::AcceptedConnection;
 use super::quantum::USER_RESERVED;
 use super::server::NodeServer;
 use crate::error::{CallError, Quota};
-use crate::node::{Clearing, Evicted, Granted, MAX_BATCH, Node, SessionIndex, Waiting};
+use crate::node::{Clearing, Evicted, Granted, MAX_BATCH, Node, ResizeStep, SessionIndex, Waiting};
 use crate::protocol::{Answer, NO_ANSWER};
 
 /// The most calls of one connection that wait. Further ones find only what is in memory.
-const MAX_DEFERRED: usize = 64;
+pub(super) const MAX_DEFERRED: usize = 64;
 
 /// The most values that are evicted for one call, and for all calls that wait together, before
 /// others are served. The call waits, and goes on in the next iteration of the event loop. Some
 /// hundred evictions take less than a millisecond.
-const MAX_EVICTIONS: u32 = 512;
+pub(super) const MAX_EVICTIONS: u32 = 512;
 
 /// The most pins and reservations that are over and are released in one iteration of the event
 /// loop.
@@ -117,6 +117,7 @@ impl NodeServer {
         self.deferred.retain(|_, it| it.connection != connection);
         self.waiting_for_space.retain(|it| it.connection != connection);
         self.evicting.retain(|it| it.connection != connection);
+        self.waiting_for_size.retain(|it| !it.is_of(connection));
         // A removal of all values that has begun goes on.
     }
 
@@ -153,7 +154,11 @@ impl NodeServer {
     }
 
     /// Does what may evict up to `limit` values. Returns also how many it has evicted.
-    fn with_evictions<R>(&mut self, limit: u32, change: impl FnOnce(&mut Node) -> R) -> (R, u32) {
+    pub(super) fn with_evictions<R>(
+        &mut self,
+        limit: u32,
+        change: impl FnOnce(&mut Node) -> R,
+    ) -> (R, u32) {
         self.node.evictions_left = limit;
         let result = change(&mut self.node);
         let evicted = limit - std::mem::replace(&mut self.node.evictions_left, u32::MAX);
@@ -313,7 +318,13 @@ impl NodeServer {
     }
 
     /// Answers a call that has waited, if its client has not gone.
-    fn answer_later(&mut self, connection: u32, session: SessionIndex, id: u32, answer: Answer) {
+    pub(super) fn answer_later(
+        &mut self,
+        connection: u32,
+        session: SessionIndex,
+        id: u32,
+        answer: Answer,
+    ) {
         let connection = self.connections.get_mut(&connection);
         if let Some(connection) = connection.filter(|it| it.session() == Some(session)) {
             connection.deferred -= 1;
@@ -369,6 +380,7 @@ impl NodeServer {
         self.node.release_ended(MAX_RELEASED);
         self.clear_waiting();
         self.evict_waiting();
+        self.resize_some();
         (self.emptying, _) = self.with_evictions(MAX_EVICTIONS, Node::empty_namespace);
         let (ended, _) = self.with_evictions(MAX_EVICTIONS, Node::fetch_found);
         ended.into_iter().for_each(|waiting| self.key_done(waiting, now));
@@ -446,7 +458,7 @@ impl NodeServer {
         let evicting = self.evictions_ended && !self.waiting_for_space.is_empty();
         let clearing = !self.clearing.is_empty() && !self.node.is_clearing_tier();
         let operator = self.evicting.front().is_some_and(|it| it.next == Evicted::More);
-        let emptying = self.emptying == Evicted::More;
+        let emptying = self.emptying == Evicted::More || self.resizing == ResizeStep::More;
         let node = self.node.is_ending() || self.node.has_found();
         evicting || clearing || operator || emptying || node
     }
@@ -487,6 +499,7 @@ impl NodeServer {
         while let Some(evicting) = self.evicting.pop_front() {
             self.answer_evicting(evicting);
         }
+        self.answer_resized();
         // Those that still have no space fail with the error that says so.
         while let Some(waiting) = self.waiting_for_space.pop_front() {
             let WaitingForSpace { connection, session, id, what } = waiting;

@@ -88,7 +88,7 @@ impl NodeServer {
             (Stage::New, _) => return Err(CallError::Greeting),
             (Stage::Open(session), _) => *session,
             (
-                Stage::Resuming { session, named, pins_resumed },
+                Stage::Resuming { session, named, pins_resumed, .. },
                 Call::Resume { pins, reservations },
             ) => {
                 *named += pins.len() + reservations.len();
@@ -100,8 +100,13 @@ impl NodeServer {
                 *pins_resumed &= self.node.name_handles(*session, pins, reservations);
                 return Ok(Some(Answer::Done));
             }
-            (Stage::Resuming { session, pins_resumed, .. }, Call::ResumeEnd) => {
+            (Stage::Resuming { registers, .. }, Call::Registers) => {
+                *registers = true;
+                return Ok(Some(Answer::Done));
+            }
+            (Stage::Resuming { session, pins_resumed, registers, .. }, Call::ResumeEnd) => {
                 let (session, pins_resumed) = (*session, *pins_resumed);
+                self.node.set_registers(session, *registers);
                 connection.stage = Stage::Open(session);
                 self.node.resume(session);
                 if !pins_resumed {
@@ -183,6 +188,10 @@ impl NodeServer {
                 self.descriptors = self.give_rings(connection)?.into();
                 Ok(Some(Answer::Rings))
             }
+            Call::Registers => {
+                self.node.set_registers(session, true);
+                Ok(Some(Answer::Done))
+            }
             Call::Damaged { handles } => {
                 check_batch(handles.len())?;
                 let withdrawn = self.node.report_damage(session, &handles)?;
@@ -251,6 +260,10 @@ impl NodeServer {
                 }
                 Ok(self.clear(connection, id, session, namespace))
             }
+            Call::Resize { size } => {
+                self.check_operator(connection)?;
+                self.resize(connection, id, session, size)
+            }
             Call::ReclaimPins { pid } => {
                 self.check_operator(connection)?;
                 let sessions = self.node.sessions_of(pid);
@@ -290,7 +303,8 @@ impl NodeServer {
                 // The client has abandoned its earlier connection, known to be broken or not.
                 self.disconnect(session);
                 self.node.begin_resuming(session);
-                connection.stage = Stage::Resuming { session, named: 0, pins_resumed: true };
+                let (named, pins_resumed, registers) = (0, true, false);
+                connection.stage = Stage::Resuming { session, named, pins_resumed, registers };
                 (session, token, true)
             }
             None => {
@@ -336,6 +350,8 @@ impl NodeServer {
             version: PROTOCOL_VERSION,
             node_id: header.node_id,
             memory_len: header.memory_len,
+            size: self.node.size(),
+            is_elastic: self.node.is_elastic(),
             align: header.align,
             boundary: header.boundary,
             token,
@@ -455,9 +471,14 @@ fn elements_of(call: &Call<'_>) -> usize {
         | Call::Sessions
         | Call::Stats
         | Call::Evict { .. }
+        | Call::Resize { .. }
         | Call::Clear { .. } => MAX_BATCH,
         Call::Hello { .. } | Call::Rings | Call::ResumeEnd => MAX_BATCH / 16,
-        Call::KeepAlive | Call::KeepPins | Call::Goodbye | Call::ReclaimPins { .. } => 1,
+        Call::KeepAlive
+        | Call::KeepPins
+        | Call::Registers
+        | Call::Goodbye
+        | Call::ReclaimPins { .. } => 1,
     }
 }
 

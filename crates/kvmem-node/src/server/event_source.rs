@@ -12,6 +12,8 @@ pub(super) enum EventSource {
     Threads,
     /// The doorbell of a connection's rings.
     Doorbell(u32),
+    /// The kernel says that tasks wait for memory.
+    Stalls,
 }
 
 impl EventSource {
@@ -23,6 +25,7 @@ impl EventSource {
             EventSource::Process(number) => (3, number),
             EventSource::Doorbell(number) => (4, number),
             EventSource::Threads => (5, 0),
+            EventSource::Stalls => (6, 0),
         };
         kind << 32 | u64::from(number)
     }
@@ -34,6 +37,7 @@ impl EventSource {
             (2, number) => EventSource::Connection(number),
             (3, number) => EventSource::Process(number),
             (4, number) => EventSource::Doorbell(number),
+            (6, _) => EventSource::Stalls,
             _ => EventSource::Threads,
         }
     }

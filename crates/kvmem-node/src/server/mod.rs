@@ -6,7 +6,8 @@
 //! most one of them in the server. Of each connection at most
 //! [`MESSAGES_PER_QUANTUM`](quantum::MESSAGES_PER_QUANTUM) messages are served before the next
 //! connection is served, and the [users](ready) are served round robin, whatever connections they
-//! have. A call that is more work is done in [parts](deferred).
+//! have. A call that is more work is done in [parts](deferred), as is a change of the memory's
+//! [size](resize), which the server also makes by itself under [pressure].
 //!
 //! Clients that call often have [rings] in shared memory instead of packets. The same thread polls
 //! them while they are in use.
@@ -36,9 +37,11 @@ mod drain;
 mod event_source;
 mod observer;
 mod options;
+mod pressure;
 mod probe;
 mod quantum;
 mod ready;
+mod resize;
 mod rings;
 mod scrubber;
 #[expect(clippy::module_inception, reason = "one noun a file")]

@@ -1,5 +1,6 @@
 //! *Options* of a server.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::polling::may_poll;
@@ -41,6 +42,10 @@ pub struct ServerOptions {
     /// How long a server that is [stopped](super::Stopper::stop) stores values that its tier lacks.
     /// Zero: not at all.
     pub drain: Duration,
+    /// The folder of the cgroup whose memory the size [follows](crate::NodeOptions::min_size), with
+    /// `memory.current`, `memory.high`, `memory.max` and `memory.pressure`. `None`: all cgroups of
+    /// this process, and the machine.
+    pub pressure_folder: Option<PathBuf>,
 }
 
 impl ServerOptions {
@@ -63,6 +68,7 @@ impl Default for ServerOptions {
             max_rings: 256,
             spin: if has_one_processor() { Duration::ZERO } else { Duration::from_micros(50) },
             drain: Duration::ZERO,
+            pressure_folder: None,
         }
     }
 }

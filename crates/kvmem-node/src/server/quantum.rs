@@ -351,6 +351,7 @@ impl NodeServer {
             }
         }
         self.node.end_unfinished_reads();
+        self.resize_again();
         self.expire_from = self.node.expire(self.expire_from, EXPIRED_PER_TICK, now);
     }
 

@@ -21,12 +21,14 @@ use super::connection::AcceptedConnection;
 use super::deferred::{ClearingFor, Deferred, Evicting, WaitingForSpace};
 use super::drain::Drain;
 use super::event_source::EventSource;
+use super::pressure::Pressure;
 use super::quantum::Quantum;
 use super::ready::{Ready, Source};
+use super::resize::WaitingForSize;
 use super::scrubber::Scrubber;
 use super::{NodeObserver, ServerOptions};
 use crate::error::NodeError;
-use crate::node::{BlockHandle, Evicted, Node, SessionIndex, Waiting};
+use crate::node::{BlockHandle, Evicted, Node, ResizeStep, SessionIndex, Waiting};
 use crate::protocol::MAX_MESSAGE;
 use crate::socket::{self, has_ended, instant, now_ms, open_process, process_id};
 use crate::tier::{TierOptions, TierThreads};
@@ -88,6 +90,13 @@ pub struct NodeServer {
     pub(super) clearing: VecDeque<ClearingFor>,
     /// How the emptying of a namespace goes on.
     pub(super) emptying: Evicted,
+    /// How a change of the size goes on.
+    pub(super) resizing: ResizeStep,
+    pub(super) waiting_for_size: Vec<WaitingForSize>,
+    /// The size without memory pressure.
+    pub(super) size_at_rest: u64,
+    /// `None`: the size does not follow the memory of the machine.
+    pub(super) pressure: Option<Pressure>,
     /// The last reservation needs more evictions than one quantum has.
     pub(super) evictions_ended: bool,
     /// When the last packet came.
@@ -187,6 +196,10 @@ impl NodeServer {
         let scrubber = scrubber
             .map_err(|error| NodeError::System { call: "the thread of the scrubber", error })?;
         node.limit_users(|uid| !access.is_operator(uid));
+        let (size_at_rest, folder) = (node.wanted_size(), options.pressure_folder.as_deref());
+        let follows = node.min_size() < size_at_rest;
+        let pressure = follows.then(|| Pressure::new(folder, &epoll));
+        let resizing = if node.is_resizing() { ResizeStep::More } else { ResizeStep::Done };
         let mut server = NodeServer {
             node,
             options,
@@ -219,6 +232,10 @@ impl NodeServer {
             evicting: VecDeque::new(),
             clearing: VecDeque::new(),
             emptying: Evicted::Enough,
+            resizing,
+            waiting_for_size: Vec::new(),
+            size_at_rest,
+            pressure,
             evictions_ended: false,
             packet_at: instant(),
             path: None,
@@ -342,9 +359,11 @@ impl NodeServer {
                 EventSource::Process(number) => self.process_ended(number as usize),
                 EventSource::Doorbell(number) => self.doorbell(number),
                 EventSource::Threads => self.woken(),
+                EventSource::Stalls => self.pressure.iter_mut().for_each(Pressure::stalled),
             }
         }
         self.serve_ready(now);
+        self.look_at_pressure(now);
         self.serve_tier(now);
         self.scrub(now);
         self.answer_waiting(now);
@@ -377,7 +396,8 @@ impl NodeServer {
         let waiting = self.connections.values().flat_map(|connection| &connection.waiting);
         let scrubber = self.scrubber.as_ref().and_then(Scrubber::due_at);
         let drain = self.drain.as_ref().map(|drain| drain.until);
-        let next = waiting.map(|it| it.until).chain(scrubber).chain(drain).min();
+        let looks = self.looks_at_pressure();
+        let next = waiting.map(|it| it.until).chain(scrubber).chain(drain).chain(looks).min();
         next.map_or(u64::MAX, |until| until.saturating_sub(now_ms()))
     }
 

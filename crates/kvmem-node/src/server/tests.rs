@@ -405,7 +405,7 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
         bytes
     }
     let sizes = prop::collection::vec(prop_oneof![0..9000_u64, any::<u64>()], 0..5);
-    let request = (any::<u32>(), 0..25_u8, handles(), keys(), sizes, any::<u64>(), any::<bool>());
+    let request = (any::<u32>(), 0..28_u8, handles(), keys(), sizes, any::<u64>(), any::<bool>());
     request.prop_map(|(id, kind, handles, keys, sizes, number, flag)| {
         let call = match kind {
             0 => Call::Hello {
@@ -460,6 +460,8 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
             24 => Call::Locate { keys: refs(&keys) },
             25 => Call::ListNamespace { from: number as u32, max: number as u32 },
             23 => Call::ReclaimPins { pid: if flag { std::process::id() } else { number as u32 } },
+            26 => Call::Registers,
+            27 => Call::Resize { size: number },
             _ => Call::KeepAlive,
         };
         encoded(id, call)

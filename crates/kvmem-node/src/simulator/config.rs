@@ -62,6 +62,7 @@ impl Config {
             default_limits: NamespaceLimits { max_bytes: u64::MAX, ..limits },
             limits: vec![("alpha".to_owned(), limits)],
             max_events: random.log_below(64) as usize,
+            ..NodeOptions::default()
         };
         let lease = Duration::from_millis([500, 5000, 60_000][random.below(3) as usize]);
         let server = ServerOptions {

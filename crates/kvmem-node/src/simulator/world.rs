@@ -546,7 +546,7 @@ impl World {
     fn start_server(&mut self) -> Result<(), String> {
         let duplicate = |file: &OwnedFd| file.try_clone().expect("there are descriptors");
         let files = self.files.each_ref().map(duplicate);
-        let memory = NodeMemory::attach(files).map_err(|error| error.to_string())?;
+        let memory = NodeMemory::attach(files, 0).map_err(|error| error.to_string())?;
         self.prefixes.compare(&memory);
         self.prefixes.follow(&memory);
         let options = self.outside.config.node.clone();

@@ -13,6 +13,7 @@ mod memory_holder;
 mod misses;
 mod registrars;
 mod reported;
+mod resize;
 #[path = "../../../kvmem-tier/tests/it/simulated.rs"]
 #[allow(dead_code, reason = "the tests of the tier use the rest")]
 mod simulated;

@@ -78,6 +78,7 @@ from .data import (
     OpenReport,
     Report,
     Residency,
+    Resized,
     SessionListed,
     WriteBehindStats,
 )
@@ -186,6 +187,7 @@ __all__ = [
     "Reservation",
     "ReservationLostError",
     "Residency",
+    "Resized",
     "SessionListed",
     "TierSet",
     "TimeBudgetError",

@@ -29,6 +29,7 @@ from .data import (
     OpenReport,
     Report,
     Residency,
+    Resized,
     SessionListed,
     WriteBehindStats,
 )
@@ -2049,6 +2050,13 @@ class NodeOperator:
         """Removes all values: of a namespace, or None for all. Returns their number. Pinned values
         stay valid. Raises :class:`NodeError` for a namespace if the node has a tier, which only
         removes all.
+        """
+
+    def resize(self, nbytes: _Size) -> Resized:
+        """Changes the bytes of the memory that are used, up to the server's ``--max``. A smaller
+        memory evicts values in the usual order, moves others to its front, and gives its pages back
+        to the kernel. Blocks that are pinned or reserved stay, and the server goes on when they are
+        free.
         """
 
     def reclaim_pins(self, pid: SupportsIndex) -> int:

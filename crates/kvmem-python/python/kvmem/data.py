@@ -191,6 +191,20 @@ class Miss(NamedTuple):
     """The priority of the value; None: the server does not know a value of the key."""
 
 
+class Resized(NamedTuple):
+    """The size of the memory of a node after a call that changes it."""
+
+    size: int
+    """Bytes for values and reservations now."""
+    wanted: int
+    """Bytes that were requested, in whole pages. The server goes on until the memory has them."""
+    held_bytes: int
+    """Bytes behind that end that are pinned, reserved, or being stored or verified."""
+    registered_clients: int
+    """Clients that have registered the memory with devices, or may have: while there are any, the
+    memory does not shrink."""
+
+
 class SessionListed(NamedTuple):
     """A client of a node, for operators."""
 

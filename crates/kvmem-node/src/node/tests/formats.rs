@@ -135,7 +135,7 @@ fn start(
     change(&mut index);
     let index = file_of(&index);
     let share = |it: &kvmem::arena::Region| it.share().expect("descriptors").expect("it is shared");
-    let attached = NodeMemory::attach([&memory, &index, &sessions].map(share));
+    let attached = NodeMemory::attach([&memory, &index, &sessions].map(share), 0);
     Node::recover_memory(attached?, options(), |_, _| is_alive)
 }
 

@@ -44,6 +44,7 @@ impl World {
             82..86 => self.touch(client),
             86..90 => self.lookup(client),
             90 => self.evict(),
+            96 => self.resize(),
             91 if self.random.once_in(4) => self.clear(),
             92..96 => {
                 self.call = format!("client {client} is replaced");
@@ -326,6 +327,24 @@ impl World {
         let mut events = self.events();
         let (sure, possible) = self.model.evict(namespace, bytes, &mut events);
         assert!((sure..=possible).contains(&evicted), "{evicted} bytes, not {sure}..={possible}");
+        events.end(&mut self.model);
+    }
+
+    /// An operator changes the size. If blocks are in the way, the memory gets all of its file.
+    fn resize(&mut self) {
+        let mut size = (16 + 4 * self.random.below(self.len / 4096)).min(self.len / 1024) << 10;
+        self.call = format!("the memory gets {size} bytes");
+        let resized = self.observer.as_operator().resize(size).expect("an operator");
+        if resized.size != size {
+            assert!(resized.held_bytes > 0, "{resized:?}");
+            size = self.len;
+            let resized = self.observer.as_operator().resize(size).expect("an operator");
+            assert_eq!((resized.size, resized.held_bytes), (size, 0));
+        }
+        self.options.size = size;
+        let offsets = self.offsets();
+        let mut events = self.events();
+        self.done.moved += self.model.resize(size, &offsets, &mut events);
         events.end(&mut self.model);
     }
 

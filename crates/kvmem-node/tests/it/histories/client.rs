@@ -78,10 +78,12 @@ pub(super) struct Done {
     pub(super) out_of_space: u64,
     pub(super) restarts: u64,
     pub(super) left: u64,
+    /// Values that have moved, or were evicted, for another size.
+    pub(super) moved: u64,
 }
 
 impl Done {
-    fn each(&mut self) -> [&mut u64; 12] {
+    fn each(&mut self) -> [&mut u64; 13] {
         [
             &mut self.steps,
             &mut self.pinned,
@@ -95,6 +97,7 @@ impl Done {
             &mut self.out_of_space,
             &mut self.restarts,
             &mut self.left,
+            &mut self.moved,
         ]
     }
 

@@ -65,6 +65,8 @@ pub(super) struct Model {
     gone: HashMap<(usize, Vec<u8>), MissReason>,
     pub(super) namespaces: Vec<Namespace>,
     pub(super) sessions: HashMap<SessionId, Session>,
+    /// The length of the memory file.
+    len: u64,
     /// The extents of all blocks: they never overlap.
     pub(super) space: Oracle,
     next: Id,
@@ -156,6 +158,7 @@ impl Model {
             gone: HashMap::new(),
             namespaces: Vec::new(),
             sessions: HashMap::new(),
+            len: capacity,
             space: Oracle::new(capacity, None),
             next: 0,
             uses: 0,
@@ -232,7 +235,7 @@ impl Model {
 
     /// The value that is evicted first: of the namespace that exceeds its share most.
     fn victim(&self) -> Option<Id> {
-        let bytes_per_entry = self.space.capacity() as f64 / self.max_blocks() as f64;
+        let bytes_per_entry = self.len as f64 / self.max_blocks() as f64;
         let excess = |it: &Namespace| {
             let used = (it.bytes as f64).max(it.entries as f64 * bytes_per_entry);
             used / f64::from(it.limits.share.max(1))
@@ -289,7 +292,7 @@ impl Model {
     /// Returns the memory that a block of some bytes takes.
     fn space_for(&self, len: u64) -> u64 {
         let units = len.checked_next_multiple_of(self.options.align);
-        units.map_or(self.space.capacity(), |space| space.min(self.space.capacity()))
+        units.map_or(self.len, |space| space.min(self.len))
     }
 
     pub(super) fn pin(&mut self, session: SessionId, id: Id) {
@@ -575,6 +578,35 @@ impl Model {
                 return victim.is_none() && is_full(error);
             }
         }
+    }
+
+    /// Explains the evictions of a change of the size, after which the values have these offsets.
+    pub(super) fn resize(
+        &mut self,
+        size: u64,
+        offsets: &HashMap<(usize, Vec<u8>), u64>,
+        events: &mut Explained,
+    ) -> u64 {
+        events.take_expired(self);
+        let mut evicted = 0;
+        while let victim = self.victim()
+            && events.take_eviction(self, victim).is_some()
+        {
+            evicted += 1;
+        }
+        let mut moved = 0;
+        for (key, id) in &self.by_key {
+            let block = self.blocks.get_mut(id).expect("it is a block");
+            let offset = offsets[key];
+            moved += u64::from(block.offset != offset);
+            assert!(block.offset == offset || block.pinned_by == 0, "a pinned value has moved");
+            block.offset = offset;
+        }
+        self.space = Oracle::new(size, None);
+        for block in self.blocks.values() {
+            self.space.grant(block.offset, block.space).expect("no block overlaps another one");
+        }
+        moved + evicted
     }
 
     /// Explains an eviction by an operator. Returns the smallest and the largest possible answer.

@@ -1,9 +1,12 @@
 //! [`World`]: a server, its clients, and the model of what they do.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
+use kvmem_node::format::ENTRY_BYTES;
 use kvmem_node::{
     ConnectOptions, EventKind, NamespaceLimits, NamespaceStats, Node, NodeClient, NodeOptions,
     NodeServer, ServerOptions,
@@ -12,7 +15,7 @@ use kvmem_testkit::random::Random;
 
 use super::client::{Client, Done};
 use super::model::{Explained, Model, Session, SessionId};
-use crate::support::{Place, Running, connect_with, memory};
+use crate::support::{Place, Running, connect_with, memory, wait_for};
 
 /// Clients of this process, apart from the one that observes.
 const CLIENTS: u64 = 4;
@@ -27,7 +30,9 @@ pub(super) struct World {
     pub(super) seed: u64,
     pub(super) random: Random,
     place: Place,
-    options: NodeOptions,
+    pub(super) options: NodeOptions,
+    /// The length of the memory file.
+    pub(super) len: u64,
     /// The memory, the index and the sessions, which outlive the servers.
     files: [OwnedFd; 3],
     /// `None` while no server runs.
@@ -96,6 +101,7 @@ impl World {
             random,
             place,
             options,
+            len: bytes as u64,
             files,
             server: Some(server),
             model,
@@ -242,6 +248,22 @@ impl World {
         assert!(expected.is_empty(), "values are not listed: {expected:?}");
     }
 
+    /// Reads the offsets of all values in the index file, by namespace and key.
+    pub(super) fn offsets(&self) -> HashMap<(usize, Vec<u8>), u64> {
+        const COMMITTED: u8 = 3;
+        let index = File::from(self.files[1].try_clone().expect("there are descriptors"));
+        let most = self.options.max_blocks.expect("it is set") as usize;
+        let mut entries = vec![0; most * ENTRY_BYTES];
+        index.read_exact_at(&mut entries, 64 << 10).expect("the file is as long");
+        let committed = entries.chunks_exact(ENTRY_BYTES).filter(|it| it[0] == COMMITTED);
+        let entry = |it: &[u8]| {
+            let offset = u64::from_le_bytes(it[8..16].try_into().expect("eight bytes"));
+            let namespace = u16::from_le_bytes(it[36..38].try_into().expect("two bytes"));
+            ((namespace.into(), it[64..64 + usize::from(it[1])].to_vec()), offset)
+        };
+        committed.map(entry).collect()
+    }
+
     /// Stops the server, lets clients drop some of what they have, and starts another one over the
     /// same memory.
     pub(super) fn restart(&mut self) {
@@ -272,6 +294,8 @@ impl World {
         let found = self.observer.events(self.position, 512, Duration::ZERO).expect("a call");
         assert!(found.lost, "the events are those of another server");
         self.position = 0;
+        let size = self.options.size.min(self.len);
+        wait_for("the pages come", || self.observer.stats().expect("a call").capacity == size);
         // The clients return.
         for number in 0..self.clients.len() {
             let client = &self.clients[number];
