@@ -435,7 +435,7 @@ static void operators(void) {
     CHECK(evicted == 0);
     kvmem_node_resized resized;
     CHECK(kvmem_node_operator_resize(client, UINT64_MAX, &resized) == KVMEM_ERR_INVALID_ARGUMENT);
-    CHECK(kvmem_node_operator_resize(client, 4096, NULL) == KVMEM_ERR_INVALID_ARGUMENT);
+    CHECK(kvmem_node_operator_resize(client, 4096, NULL) == KVMEM_ERR_NULL_ARGUMENT);
     uint32_t valid;
     OK(kvmem_node_pins_is_valid(pins, &valid));
     CHECK(valid == 1);
