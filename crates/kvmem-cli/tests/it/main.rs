@@ -7,6 +7,7 @@ mod metrics;
 mod mount;
 mod operators;
 mod outputs;
+mod pressure;
 mod reported;
 #[path = "../../../kvmem-tier/tests/it/seccomp.rs"]
 mod seccomp;

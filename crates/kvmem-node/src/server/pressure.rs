@@ -4,9 +4,9 @@
 //! Two things say so. *Pressure stall information* is a file, `memory.pressure` of the cgroup or
 //! `/proc/pressure/memory`, that wakes the server when tasks have waited for memory for a tenth of
 //! the time. Where there is none, and also where there is, the server compares the used memory with
-//! the limits, `memory.high` and `memory.max` of each cgroup and the memory of the machine, ten
-//! times a second: it gives back when less than a *reserve* is left. The reserve is a sixteenth of
-//! the limit, at most 2 GiB.
+//! the limits, `memory.high` and `memory.max` of each cgroup and the memory of the machine: it gives
+//! back when less than a *reserve* is left. The reserve is a sixteenth of the limit, at most 2 GiB.
+//! The server looks ten times a second, and a hundred times while less than four reserves are left.
 //!
 //! Each time the server gives back what is missing from twice the reserve, and at least a
 //! sixteenth of its memory, down to its least size. When there was no pressure for a second, it
@@ -15,7 +15,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use kvmem::arena::{MemoryLeft, memory_left};
+use kvmem::arena::{MemoryLeft, MemoryWatch};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::{Mode, OFlags, open};
 
@@ -23,8 +23,11 @@ use super::event_source::EventSource;
 use super::server::NodeServer;
 use crate::node::ResizeStep;
 
-/// The time between two looks at the limits, in milliseconds.
+/// The time between two looks at the limits, in milliseconds, and while little is left.
 const LOOK_MS: u64 = 100;
+const LOOK_CLOSELY_MS: u64 = 10;
+/// Less than so many reserves are little.
+const LITTLE: u64 = 4;
 /// The time without pressure before the server takes memory again.
 const QUIET_MS: u64 = 1000;
 /// The reserve is this part of the limit, and at most so many bytes.
@@ -36,8 +39,7 @@ const TRIGGER: &[u8] = b"some 200000 2000000\0";
 /// What watches the memory of the machine.
 #[derive(Debug)]
 pub(super) struct Pressure {
-    /// The folder of the cgroup; `None`: that of this process.
-    folder: Option<PathBuf>,
+    watch: MemoryWatch,
     /// While it is open, the kernel reports stalls. `None`: it cannot.
     _stalls: Option<OwnedFd>,
     /// Whether tasks have waited since the last look.
@@ -59,8 +61,8 @@ impl Pressure {
             epoll::add(epoll, file.as_fd(), data, EventFlags::PRI).ok()?;
             Some(file)
         });
-        let folder = folder.map(Path::to_path_buf);
-        Pressure { folder, _stalls: stalls, has_stalled: false, next_look: 0, pressed_at: 0 }
+        let watch = MemoryWatch::new(folder);
+        Pressure { watch, _stalls: stalls, has_stalled: false, next_look: 0, pressed_at: 0 }
     }
 
     /// Notes that tasks have waited.
@@ -80,6 +82,10 @@ fn stall_files(folder: Option<&Path>) -> Vec<PathBuf> {
     own.into_iter().chain([PathBuf::from("/proc/pressure/memory")]).collect()
 }
 
+fn reserve_of(left: MemoryLeft) -> u64 {
+    (left.limit / PART).min(MAX_RESERVE)
+}
+
 /// Returns the size to have now; `None`: the one that there is. `size` is the present one,
 /// `at_rest` the one without pressure.
 fn next_size(
@@ -88,7 +94,7 @@ fn next_size(
     is_quiet: bool,
     (min, size, at_rest): (u64, u64, u64),
 ) -> Option<u64> {
-    let reserve = left.map_or(0, |it| (it.limit / PART).min(MAX_RESERVE));
+    let reserve = left.map_or(0, reserve_of);
     let left = left.map_or(u64::MAX, |it| it.left);
     if has_stalled || left < reserve {
         let missing = (2 * reserve).saturating_sub(left).max(size / PART);
@@ -109,9 +115,10 @@ impl NodeServer {
         let Some(pressure) = self.pressure.as_mut().filter(|it| now >= it.next_look) else {
             return;
         };
-        pressure.next_look = now + LOOK_MS;
         let has_stalled = std::mem::take(&mut pressure.has_stalled);
-        let left = memory_left(pressure.folder.as_deref());
+        let left = pressure.watch.left();
+        let is_close = left.is_some_and(|it| it.left < LITTLE * reserve_of(it));
+        pressure.next_look = now + if is_close { LOOK_CLOSELY_MS } else { LOOK_MS };
         let is_quiet = now.saturating_sub(pressure.pressed_at) >= QUIET_MS;
         let (size, wanted) = (self.node.size(), self.node.wanted_size());
         let sizes = (self.node.min_size(), size, self.size_at_rest);

@@ -26,7 +26,7 @@ pub use byte_size::{ByteSize, SizeError, SizeFault};
 pub use error::{ArenaError, Limit};
 pub use pages::{Fallback, Ladder, Nodes, Numa, PageSize, ParseNumaError, ParsePagesError};
 #[doc(hidden)]
-pub use populate::{MemoryLeft, memory_left};
+pub use populate::{MemoryLeft, MemoryWatch};
 pub use populate::{Method, ParsePopulateError, Populate, Populated, Residency};
 pub use process::{ArenaSettings, SettingError};
 pub use process::{

@@ -49,26 +49,41 @@ pub struct MemoryLeft {
     pub left: u64,
 }
 
-/// Returns what is left under the limit of the cgroup in a folder, of v2; `None`: under all limits
-/// that apply to this process, that of the machine included. Returns `None` if there is no limit.
+/// The limits that a program watches. Those of new cgroups are missed.
 #[doc(hidden)]
-#[must_use]
-pub fn memory_left(folder: Option<&Path>) -> Option<MemoryLeft> {
-    let files = MachineFiles::here();
-    let (groups, machine) = match folder {
-        Some(folder) => {
-            let folder = folder.to_string_lossy().into_owned();
-            (vec![CgroupLevel { folder, unified: true }], None)
-        }
-        None => (
-            Cgroups::visible(&files, "memory"),
-            meminfo(&["MemTotal"]).zip(meminfo(&["MemAvailable"])),
-        ),
-    };
-    let of_groups = groups.iter().filter_map(|group| group.memory_limit(&files));
-    let all = of_groups.map(|it| (it.limit, it.remaining())).chain(machine);
-    let (limit, left) = all.min_by_key(|(_, left)| *left)?;
-    Some(MemoryLeft { limit, left })
+#[derive(Debug)]
+pub struct MemoryWatch {
+    groups: Vec<CgroupLevel>,
+    /// Whether the memory of the machine counts.
+    machine: bool,
+    files: MachineFiles,
+}
+
+impl MemoryWatch {
+    /// Watches the cgroup (v2) in a folder; `None`: all cgroups of this process, and the machine.
+    #[must_use]
+    pub fn new(folder: Option<&Path>) -> MemoryWatch {
+        let files = MachineFiles::here();
+        let groups = match folder {
+            Some(folder) => {
+                let folder = folder.to_string_lossy().into_owned();
+                vec![CgroupLevel { folder, unified: true }]
+            }
+            None => Cgroups::visible(&files, "memory"),
+        };
+        MemoryWatch { groups, machine: folder.is_none(), files }
+    }
+
+    /// Returns the limit with the fewest bytes left; `None`: there is none.
+    #[must_use]
+    pub fn left(&self) -> Option<MemoryLeft> {
+        let machine = || meminfo(&["MemTotal"]).zip(meminfo(&["MemAvailable"]));
+        let machine = self.machine.then(machine).flatten();
+        let groups = self.groups.iter().filter_map(|group| group.memory_limit(&self.files));
+        let all = groups.map(|it| (it.limit, it.remaining())).chain(machine);
+        let (limit, left) = all.min_by_key(|(_, left)| *left)?;
+        Some(MemoryLeft { limit, left })
+    }
 }
 
 /// Fails if fewer than `bytes` bytes can become resident.

@@ -18,6 +18,6 @@ pub(super) use range::PopulateRange;
 pub(super) use residency::{glance, measure};
 
 #[doc(hidden)]
-pub use headroom::{MemoryLeft, memory_left};
+pub use headroom::{MemoryLeft, MemoryWatch};
 pub use populate_mode::{ParsePopulateError, Populate, Populated};
 pub use residency::{Method, Residency};

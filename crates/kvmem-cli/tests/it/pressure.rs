@@ -1,0 +1,159 @@
+//! A server gives memory back to its neighbours in a cgroup, before the kernel ends one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use kvmem_node::{ConnectOptions, NodeClient};
+
+use crate::serving::{Place, eventually};
+
+const MIB: u64 = 1 << 20;
+
+/// The limit of the cgroup.
+const LIMIT: u64 = 256 * MIB;
+
+/// A cgroup of this test, with a limit of memory. Its processes have ended when it is dropped.
+struct Group {
+    folder: PathBuf,
+    unified: bool,
+}
+
+impl Group {
+    /// Makes a cgroup below that of this process, if this user may.
+    fn new() -> Option<Group> {
+        let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let below = |line: &str, unified: bool| {
+            let path = line.rsplit(':').next()?.trim_start_matches('/').to_owned();
+            let root = if unified { "/sys/fs/cgroup" } else { "/sys/fs/cgroup/memory" };
+            let name = format!("kvmem-test-{}", std::process::id());
+            let folder = Path::new(root).join(path).join(name);
+            fs::create_dir(&folder).ok()?;
+            let limit = if unified { "memory.max" } else { "memory.limit_in_bytes" };
+            let group = Group { folder, unified };
+            fs::write(group.folder.join(limit), LIMIT.to_string()).ok()?;
+            Some(group)
+        };
+        let of_v1 = groups.lines().find(|line| line.contains(":memory:"));
+        let of_v2 = groups.lines().find(|line| line.starts_with("0::"));
+        of_v1.and_then(|line| below(line, false)).or_else(|| below(of_v2?, true))
+    }
+
+    /// Returns a command whose process, and what it starts, are in the cgroup.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("sh");
+        let procs = self.folder.join("cgroup.procs");
+        let enter = "echo $$ > \"$1\" && shift && exec \"$@\"";
+        command.args(["-c", enter, "sh"]).arg(procs).arg(program);
+        command
+    }
+
+    fn number(&self, file: &str, key: &str) -> u64 {
+        let text = fs::read_to_string(self.folder.join(file)).expect("the kernel has it");
+        let value = match key {
+            "" => Some(text.trim()),
+            key => text.lines().find_map(|line| line.strip_prefix(key).map(str::trim)),
+        };
+        value.and_then(|value| value.parse().ok()).expect("a number")
+    }
+
+    fn used(&self) -> u64 {
+        let file = if self.unified { "memory.current" } else { "memory.usage_in_bytes" };
+        self.number(file, "")
+    }
+
+    fn killed(&self) -> u64 {
+        let file = if self.unified { "memory.events" } else { "memory.oom_control" };
+        self.number(file, "oom_kill ")
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while fs::remove_dir(&self.folder).is_err() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// The number of times that the neighbour takes memory.
+const TIMES: &str = "KVMEM_TEST_WORDS";
+
+fn start_neighbour(group: &Group, times: u64) -> Child {
+    let program = std::env::current_exe().expect("this program");
+    let mut command = group.command(&program);
+    command
+        .args(["--exact", "pressure::neighbour", "--ignored", "--nocapture"])
+        .env(TIMES, times.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    command.spawn().expect("it can be started")
+}
+
+/// Takes 120 MiB at half a GiB a second, holds it for a moment and gives it back.
+#[test]
+#[ignore = "a neighbour for another test, which starts it"]
+fn neighbour() {
+    let times = std::env::var(TIMES).expect("a test has started it").parse().expect("a number");
+    for _ in 0..times {
+        let mut taken = Vec::new();
+        for _ in 0..60 {
+            taken.push(vec![1_u8; 2 << 20]);
+            thread::sleep(Duration::from_millis(4));
+        }
+        assert!(taken.iter().all(|part| part[part.len() - 1] == 1));
+    }
+}
+
+fn stats(client: &NodeClient) -> (u64, u64) {
+    let stats = client.stats().expect("a call");
+    (stats.capacity, stats.pressure_total)
+}
+
+#[test]
+fn a_neighbour_gets_memory_before_the_kernel_ends_a_process() {
+    let Some(group) = Group::new() else {
+        eprintln!("not tested: this user makes no cgroups");
+        return;
+    };
+    let times = std::env::var("KVMEM_TEST_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(3);
+    let place = Place::new();
+    let command = group.command(Path::new(env!("CARGO_BIN_EXE_kvmem")));
+    let server = place.serve_by(command, "160MiB", &["--min", "32MiB"]);
+    let options = ConnectOptions { checksums: true, verify: true, ..ConnectOptions::default() };
+    let client = place.client_of(&options).expect("it answers");
+    let fill = || {
+        (0..160_u32).for_each(|key| {
+            client.insert(key.to_le_bytes(), &vec![key as u8; 1_000_000]).expect("there is space");
+        });
+    };
+    fill();
+    assert_eq!(stats(&client), (160 * MIB, 0));
+    assert!(group.used() > 160 * MIB);
+    let mut neighbour = start_neighbour(&group, times);
+    let (mut least, mut ended) = (u64::MAX, None);
+    while ended.is_none() {
+        least = least.min(stats(&client).0);
+        client.insert("key", b"others are served meanwhile").expect("there is space");
+        ended = neighbour.try_wait().expect("it is a child");
+        thread::sleep(Duration::from_millis(2));
+    }
+    assert!(ended.is_some_and(|it| it.success()), "{ended:?}");
+    assert!(least < 140 * MIB, "{least}");
+    let began = Instant::now();
+    eventually("the memory has its size again", || stats(&client).0 == 160 * MIB);
+    let seconds = began.elapsed().as_secs_f64();
+    let (_, pressed) = stats(&client);
+    println!("given back {pressed} times, least size {least}, at size again after {seconds:.1} s");
+    assert!(seconds < 5.0, "{seconds}");
+    assert_eq!(group.killed(), 0, "the kernel has ended a process");
+    fill();
+    for key in (0..160_u32).rev().take(100) {
+        let found = client.get(key.to_le_bytes()).expect("a call").expect("it was stored last");
+        assert!(found.bytes().expect("it is pinned").iter().all(|byte| *byte == key as u8));
+    }
+    drop(server);
+}
