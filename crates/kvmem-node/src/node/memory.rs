@@ -243,16 +243,17 @@ impl NodeMemory {
         }
     }
 
-    /// Gives the whole pages of a range back to the kernel, for all processes. Returns their bytes.
-    pub(crate) fn give_back(&self, range: Range<u64>) -> u64 {
+    /// Gives the whole pages of a range back to the kernel, for all processes.
+    pub(crate) fn give_back(&self, range: Range<u64>) {
         let page = self.page_bytes();
         let (start, end) = (range.start.next_multiple_of(page), range.end / page * page);
         if start >= end {
-            return 0;
+            return;
         }
         let file = self.bytes.fd().expect("the memory of a node is shared");
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        fallocate(file, flags, start, end - start).map_or(0, |()| end - start)
+        // If it fails, the pages stay.
+        let _ = fallocate(file, flags, start, end - start);
     }
 
     fn advise(&self, range: Range<u64>, advice: Advice) -> Result<(), Errno> {

@@ -23,6 +23,8 @@
 //! So any prefix of its stores is a valid state: a recovery that finds both takes the later batch.
 //! The end of the space is in no file: a server says which it wants when it starts.
 
+use std::cmp::Ordering;
+
 use kvmem::offset::RawAllocation;
 use serde::{Deserialize, Serialize};
 
@@ -121,19 +123,24 @@ impl Node {
         bytes.checked_next_multiple_of(page).unwrap_or(len).clamp(page.min(len), len)
     }
 
-    /// Ends the space at the requested size, or behind the last block of a recovered node. If pages
-    /// of recovered memory are missing, the space grows as they come.
+    /// Ends the space at the requested size, or behind the last block of a recovered node. If more
+    /// pages are there, the space becomes smaller in steps, which give them back; if some are
+    /// missing, it grows as they come.
     pub(super) fn fit_space(&mut self, end_of_last: Option<u64>) {
         let wanted = self.possible_size(self.options.size);
-        let is_resident = end_of_last.is_none()
-            || self.options.size == u64::MAX
-            || self.memory.resident_bytes() >= wanted;
-        let end = self.possible_size(end_of_last.unwrap_or(0));
-        let end = if is_resident { end.max(wanted) } else { end };
+        self.resizing = Resizing::new(wanted);
+        let end = match end_of_last {
+            None => wanted,
+            Some(_) if self.options.size == u64::MAX => wanted,
+            Some(end) => match self.memory.resident_bytes().cmp(&wanted) {
+                Ordering::Less => self.possible_size(end),
+                Ordering::Equal => self.possible_size(end).max(wanted),
+                Ordering::Greater => self.space.capacity(),
+            },
+        };
         if end < self.space.capacity() {
             self.space.shrink_to(end).expect("no block lies behind it");
         }
-        self.resizing = Resizing::new(wanted);
     }
 
     /// Begins to change the size.
@@ -321,13 +328,13 @@ impl Node {
         }
         let map = self.space.map();
         let free = map.iter().rev().take_while(|it| it.offset + it.size > bottom);
-        let mut discarded = 0;
+        let resident = self.memory.resident_bytes();
         for it in free.filter(|it| !it.used && it.offset < top) {
             let range = it.offset.max(bottom)..(it.offset + it.size).min(top);
-            discarded += self.memory.give_back(range.clone());
+            self.memory.give_back(range.clone());
             self.close(range);
         }
-        self.counters.given_back += discarded;
+        self.counters.given_back += resident.saturating_sub(self.memory.resident_bytes());
         let is_closed = self.space.capacity() - bottom == self.resizing.closed_bytes;
         if is_closed {
             for it in std::mem::take(&mut self.resizing.closed) {

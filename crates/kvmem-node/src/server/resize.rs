@@ -54,7 +54,8 @@ impl NodeServer {
         if matches!(self.resizing, ResizeStep::More | ResizeStep::WhenStored) {
             (self.resizing, _) = self.with_evictions(MAX_EVICTIONS, Node::resize_some);
         }
-        if matches!(self.resizing, ResizeStep::Done | ResizeStep::Stuck) {
+        let is_over = matches!(self.resizing, ResizeStep::Done | ResizeStep::Stuck);
+        if is_over && !self.waiting_for_size.is_empty() {
             self.answer_resized();
         }
     }
