@@ -31,8 +31,10 @@ fn client(place: &Place) -> NodeClient {
 
 /// The bytes under a key.
 fn bytes_of(key: u64) -> Vec<u8> {
-    let len = 1 + (key * 7919) % 70_000;
-    (0..len).map(|at| (key.wrapping_mul(31) + at % 251) as u8).collect()
+    let mut bytes = vec![key as u8; 8 + (key as usize * 7919) % 70_000];
+    let last = bytes.len() - 8;
+    bytes[last..].copy_from_slice(&key.to_le_bytes());
+    bytes
 }
 
 /// Stores and reads values, some of which stay pinned for a while, until `over`. Returns the
@@ -43,7 +45,8 @@ fn use_values(place: &Place, seed: u64, over: &AtomicBool) -> (Duration, u64) {
     let mut random = Random::new(seed);
     let (mut longest, mut found, mut pinned) = (Duration::ZERO, 0, Vec::new());
     while !over.load(Ordering::Relaxed) {
-        let key = random.below(2000);
+        // More than the memory has space for, most of them seldom.
+        let key = random.log_below(1000);
         let began = Instant::now();
         let value = client.get(key.to_le_bytes()).expect("a call");
         longest = longest.max(began.elapsed());
