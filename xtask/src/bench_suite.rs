@@ -45,7 +45,7 @@ pub(crate) fn tier(root: &Path, options: &BenchSuiteOptions) -> Result<ExitCode>
     // numpy comes with NIXL.
     match engines::named(root, &["NIXL", "SGLang"]) {
         Some((python, variables)) => {
-            bench.env("PATH", venv::path_with(&python)).envs(variables);
+            bench.env("PATH", venv::path_with(&[&python])).envs(variables);
             beside(&mut bench, "hicache-file", &root.join("bench/contenders/hicache_file.py"));
         }
         None => println!("hicache-file is left out: SGLang's wheel or numpy is missing"),
@@ -66,7 +66,7 @@ pub(crate) fn node(root: &Path, options: &BenchSuiteOptions) -> Result<ExitCode>
     }
     match engines::named(root, &["LMCache", "PyTorch", "LMCache-server"]) {
         Some((python, variables)) => {
-            bench.env("PATH", venv::path_with(&python)).envs(variables);
+            bench.env("PATH", venv::path_with(&[&python])).envs(variables);
             beside(&mut bench, "lmcache", &root.join("bench/contenders/lmcache_server.py"));
         }
         None => println!("lmcache is left out: KVMEM_WITH_TORCH=1 installs it, with PyTorch"),

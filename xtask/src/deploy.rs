@@ -10,12 +10,25 @@ use crate::engines;
 use crate::say;
 use crate::setup;
 use crate::step::{Kind, Report};
-use crate::venv;
+use crate::venv::{self, path_with};
 
-/// Runs all checks as steps, with the built command.
-pub(crate) fn run(root: &Path, command: &Path, report: &mut Report) {
+/// Runs all checks as steps, with the built command. A `quick` run does not build helm, which takes
+/// three minutes of a processor.
+pub(crate) fn run(root: &Path, command: &Path, quick: bool, report: &mut Report) {
     setup::tool("systemd-analyze", "systemd", "it does not check the units");
-    tests(root, command, "deploy", report);
+    let so = "alerts and queries of the dashboard are not tried";
+    let prometheus = setup::unpacked(root, "promtool", "prometheus", so);
+    let so = "the chart is not rendered";
+    let helm = setup::by_go(root, quick, "helm.sh/helm/v3/cmd/helm@v3.22.0", so);
+    match pytest(root, command, "deploy") {
+        Ok(mut tests) => {
+            let folders = [prometheus.as_deref(), helm.as_deref()];
+            let folders: Vec<&Path> = folders.into_iter().flatten().collect();
+            tests.env("PATH", path_with(&folders));
+            report.command("deploy", Kind::Tests, &mut tests);
+        }
+        Err(error) => left_out("deploy", error, report),
+    }
 }
 
 /// Runs the tests of a folder of `xtask/tests` as a step, or says why not.

@@ -76,7 +76,7 @@ pub(crate) fn run(root: &Path, options: &FaultsOptions) -> Result<ExitCode> {
     if options.peer == Peer::Foyer {
         foyer(root).context("foyer cannot be built: see above")?;
     }
-    finish(faults.env("PATH", venv::path_with(&python)).envs(variables))
+    finish(faults.env("PATH", venv::path_with(&[&python])).envs(variables))
 }
 
 /// Returns why a peer is not here, and what installs it.

@@ -5,7 +5,7 @@
 //! on a machine with `apt-get`. For anything else the error names the command that installs it.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
@@ -14,6 +14,9 @@ use anyhow::{Result, ensure};
 use crate::say;
 use crate::step;
 use crate::workspace::cargo;
+
+/// apt-get runs once at a time.
+static APT_GET: Mutex<()> = Mutex::new(());
 
 /// Whether a command runs and succeeds; its output is dropped.
 pub(crate) fn works(program: impl AsRef<std::ffi::OsStr>, args: &[&str]) -> bool {
@@ -108,14 +111,66 @@ pub(crate) fn package(missing: &str, package: &str, is_there: impl Fn() -> bool)
         return Ok(false);
     }
     say!("{missing}: {}", by_hand(package));
-    // apt-get runs once at a time.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = APT_GET.lock().unwrap_or_else(PoisonError::into_inner);
     // The package lists may exist already, so the first command may fail.
     step::succeeds(Command::new("apt-get").arg("update"));
     let install = ["install", "-y", "--no-install-recommends", package];
     step::succeeds(Command::new("apt-get").args(install));
     Ok(is_there())
+}
+
+/// Returns the folder of a tool of a Debian package whose services must not start: the package is
+/// unpacked in `target`. `None` if the tool is in `PATH`, or if it is missing: then says what goes
+/// without it.
+pub(crate) fn unpacked(root: &Path, tool: &str, debian: &str, so: &str) -> Option<PathBuf> {
+    let folder = root.join("target/debian").join(debian);
+    in_target(tool, "--version", folder.join("usr/bin"), &by_hand(debian), so, || {
+        let _one = APT_GET.lock().unwrap_or_else(PoisonError::into_inner);
+        let fetch = format!("apt-get download {debian} && dpkg-deb --extract {debian}_*.deb .");
+        say!("{tool} is missing: {fetch}");
+        step::succeeds(Command::new("apt-get").arg("update"));
+        if std::fs::create_dir_all(&folder).is_ok() {
+            step::succeeds(Command::new("sh").args(["-c", &fetch]).current_dir(&folder));
+        }
+    })
+}
+
+/// Returns the folder of a tool that Go builds in `target`, as [`unpacked`] does. A `quick` run
+/// takes it if it is there.
+pub(crate) fn by_go(root: &Path, quick: bool, module: &str, so: &str) -> Option<PathBuf> {
+    let (path, version) = module.split_once('@')?;
+    let (tool, remedy) = (path.rsplit('/').next()?, format!("go install {module}"));
+    let programs = root.join("target/go").join(version);
+    in_target(tool, "version", programs.clone(), &remedy, so, || {
+        if !quick && works("go", &["version"]) {
+            say!("{tool} is missing: {remedy}");
+            let mut install = Command::new("go");
+            install.args(["install", module]).env("GOBIN", &programs).env("GOTOOLCHAIN", "local");
+            step::succeeds(&mut install);
+        }
+    })
+}
+
+fn in_target(
+    tool: &str,
+    version: &str,
+    programs: PathBuf,
+    remedy: &str,
+    so: &str,
+    make: impl FnOnce(),
+) -> Option<PathBuf> {
+    if works(tool, &[version]) {
+        return None;
+    }
+    let is_there = || works(programs.join(tool), &[version]);
+    if !is_there() {
+        make();
+    }
+    if is_there() {
+        return Some(programs);
+    }
+    say!("({tool} is missing, so {so}: {remedy})");
+    None
 }
 
 /// Returns the command that installs a package.
@@ -132,6 +187,33 @@ pub(crate) fn has_library(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tool_is_made_once_and_used_from_its_folder() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = std::env::temp_dir().join(format!("kvmem-xtask-{}", std::process::id()));
+        let tool = folder.join("kvmem-no-such-program");
+        let find = |make: &dyn Fn()| {
+            in_target(
+                "kvmem-no-such-program",
+                "",
+                folder.clone(),
+                "make it",
+                "nothing is done",
+                make,
+            )
+        };
+        assert_eq!(find(&|| ()), None);
+        let make = || {
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(&tool, "#!/bin/sh\n").unwrap();
+            std::fs::set_permissions(&tool, PermissionsExt::from_mode(0o755)).unwrap();
+        };
+        assert_eq!(find(&make), Some(folder.clone()));
+        assert_eq!(find(&|| panic!("it is there")), Some(folder.clone()));
+        assert_eq!(in_target("ls", "--version", folder.clone(), "", "", || panic!()), None);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn the_loader_knows_whole_names() {

@@ -45,7 +45,7 @@ impl Environment {
 
     /// Returns a `PATH` in which its programs come first.
     pub(crate) fn path(&self) -> OsString {
-        path_with(&self.folder.join("bin"))
+        path_with(&[&self.folder.join("bin")])
     }
 }
 
@@ -124,9 +124,9 @@ pub(crate) fn find() -> Option<String> {
     found().map(str::to_owned)
 }
 
-/// Returns `PATH` with a folder before it.
-pub(crate) fn path_with(folder: &Path) -> std::ffi::OsString {
+/// Returns `PATH` with folders before it.
+pub(crate) fn path_with(folders: &[&Path]) -> std::ffi::OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::iter::once(folder.to_owned()).chain(std::env::split_paths(&path));
+    let folders = folders.iter().map(PathBuf::from).chain(std::env::split_paths(&path));
     std::env::join_paths(folders).unwrap_or(path)
 }

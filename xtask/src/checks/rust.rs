@@ -79,7 +79,7 @@ const HISTORIES: u64 = 45;
 
 /// Returns the tasks that build the programs of the workspace and run them.
 pub(super) fn programs(root: &Path, wanted: Wanted) -> Vec<Task<'_>> {
-    let Wanted { tests, lab, examples, .. } = wanted;
+    let Wanted { tests, lab, examples, quick, .. } = wanted;
     let mut tasks = Vec::new();
     if wanted.any() {
         let build = move |report: &mut Report| build(root, wanted, report);
@@ -119,7 +119,7 @@ pub(super) fn programs(root: &Path, wanted: Wanted) -> Vec<Task<'_>> {
         tasks.push(Task::new("chaos", "chaos", attack).after(BUILD).with(MACHINE));
     }
     if wanted.deploy {
-        let deploy = move |report: &mut Report| deploy::run(root, &kvmem(root), report);
+        let deploy = move |report: &mut Report| deploy::run(root, &kvmem(root), quick, report);
         tasks.push(Task::new("deploy", "deploy", deploy).after(BUILD));
     }
     if examples {

@@ -1,4 +1,4 @@
-"""The Dockerfile, the systemd units, the Kubernetes manifests and the workflows.
+"""The Dockerfile, the systemd units and the workflows, and the linters of all files.
 
 There is no container runtime, no running systemd and no cluster here. The files are therefore
 checked in three ways: by the linters and schemas of their formats, against each other and the rest
@@ -12,21 +12,16 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from manifests import DEPLOY, MANIFESTS, USER, tool, understood
 
 from machine import ROOT, Cgroup, Unavailable
 
-DEPLOY = ROOT / "deploy"
-MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
-# The user of the images.
-USER = 10001
 # The program of the units.
 PROGRAM = "/opt/kvmem/bin/kvmem"
 # The units of services, their settings, and how many commands they run.
@@ -37,31 +32,6 @@ SERVICES = {
 }
 SOCKETS = {"kvmem-serve.service": "kvmem-serve.socket", "kvmem@.service": "kvmem@.socket"}
 TOOLCHAIN = ("rustup toolchain install ", "rustup component add ", "rustup target add ")
-
-
-def tool(name: str, *arguments: str | Path) -> None:
-    """Runs a linter of this environment, which must find nothing."""
-    program = [Path(sys.executable).parent / name, *arguments]
-    ran = subprocess.run(program, cwd=DEPLOY, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-
-
-def run(command: Path, arguments: list[str], statuses: tuple[int, ...]) -> None:
-    ran = subprocess.run([command, *arguments], stdin=subprocess.DEVNULL, capture_output=True)
-    assert ran.returncode in statuses, (arguments, ran.stderr.decode())
-
-
-def understood(command: Path, arguments: list[str]) -> None:
-    """Has the built command obey, or parse, the arguments that a file has for it."""
-    if arguments[0] == "doctor":
-        # The check of the machine may fail; the arguments may not.
-        run(command, arguments, (0, 1))
-    elif arguments[0] in ("serve", "holder", "stat", "ls"):
-        # Help is shown when all arguments before have been parsed.
-        run(command, [*arguments, "--help"], (0,))
-    else:
-        # The Python package has the other commands; its tests run them.
-        assert arguments[0] in ("serve-mooncake", "--version"), arguments
 
 
 def are_chores(request: pytest.FixtureRequest, commands: list[str]) -> None:
@@ -236,51 +206,6 @@ def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
         security = ["systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=25"]
         ran = subprocess.run([*security, tmp_path / names[unit]], capture_output=True, text=True)
         assert ran.returncode == 0, ran.stdout[-300:] + ran.stderr
-
-
-# The manifests of Kubernetes: what a schema does not say.
-
-
-def containers() -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Returns each container with its pod."""
-    documents = [each for file in MANIFESTS for each in yaml.safe_load_all(file.read_text())]
-    templates = [each["spec"]["template"] for each in documents if "template" in each["spec"]]
-    pods = [template["spec"] for template in templates]
-    of = [
-        (pod, one)
-        for pod in pods
-        for key in ("initContainers", "containers")
-        for one in pod.get(key, [])
-    ]
-    assert len(of) == 5
-    return of
-
-
-@pytest.mark.parametrize(("pod", "container"), containers(), ids=lambda each: each.get("name", ""))
-def test_containers_belong_to_their_pods(
-    pod: dict[str, Any], container: dict[str, Any], command: Path
-) -> None:
-    version = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
-    assert container["image"].partition(":")[2] == version
-    security = pod.get("securityContext", {})
-    assert not security.get("runAsNonRoot") or security["runAsUser"] == USER
-    mounts = sorted(each["name"] for each in container.get("volumeMounts", []))
-    assert mounts == sorted(each["name"] for each in pod.get("volumes", []))
-    if container.get("command", [""])[0] == "install":
-        # It gives a folder to the server, and maps no memory.
-        return
-    arguments = container["args"]
-    requests, limits = container["resources"]["requests"], container["resources"]["limits"]
-    assert requests["memory"] == limits["memory"]
-    if arguments[0] != "holder":
-        # Pages of 2 MiB that suffice, and are requested as they are limited.
-        size = next(word for word in arguments if word.startswith("--size="))[7:]
-        assert requests["hugepages-2Mi"] == limits["hugepages-2Mi"] == size.removesuffix("B")
-    understood(command, arguments)
-    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        words = container.get(probe, {}).get("exec", {}).get("command", [])
-        if words[:1] == ["kvmem"]:
-            run(command, [*words[1:], "--help"], (0,))
 
 
 # The workflows.

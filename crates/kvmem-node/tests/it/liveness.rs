@@ -164,7 +164,19 @@ fn hide_processes() -> bool {
     }
 }
 
-const IN_PID_NAMESPACE: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+/// The namespaces of a container: those of two pods share none of these.
+const IN_PID_NAMESPACE: [&str; 10] = [
+    "unshare",
+    "--pid",
+    "--ipc",
+    "--uts",
+    "--net",
+    "--cgroup",
+    "--mount",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+];
 const IN_TIME_NAMESPACE: [&str; 6] =
     ["unshare", "--time", "--fork", "--kill-child", "--boottime", "86400000"];
 
