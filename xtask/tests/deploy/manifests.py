@@ -73,7 +73,8 @@ def check_container(pod: dict[str, Any], container: dict[str, Any], command: Pat
     arguments = container["args"]
     requests, limits = container["resources"]["requests"], container["resources"]["limits"]
     assert requests["memory"] == limits["memory"]
-    size = next((word[7:] for word in arguments if word.startswith("--size=")), None)
+    sizes = dict(word.split("=", 1) for word in arguments if word.startswith(("--size=", "--max=")))
+    size = sizes.get("--max", sizes.get("--size"))
     if size and "--pages=thp,4k" not in arguments:
         # Pages of 2 MiB that suffice, and are requested as they are limited.
         assert requests["hugepages-2Mi"] == limits["hugepages-2Mi"] == size.removesuffix("B")

@@ -90,6 +90,12 @@ def test_values_do_what_they_say(helm: str, command: Path, tmp_path: Path) -> No
     ]
     for one in containers(pod):
         check_container(pod["spec"], one, command)
+    # Hugepages are for the largest size.
+    pod = templates(render(helm, tmp_path, min="1GiB", max="8GiB"))["kvmem-serve"]
+    serve = pod["spec"]["containers"][0]
+    assert serve["args"][1:4] == ["--size=4GiB", "--min=1GiB", "--max=8GiB"]
+    for one in containers(pod):
+        check_container(pod["spec"], one, command)
     # No volume is made, and the node's processes are shared.
     documents = render(helm, tmp_path, volume={"create": False}, hostPID=True)
     assert not any(kind.startswith("PersistentVolume") for kind, _ in by_name(documents))

@@ -12,12 +12,17 @@
 {{- mul (regexFind "^[0-9]+" . | int64) (get $units (regexFind "[MGT]" .)) -}}
 {{- end }}
 
+{{/* The largest size of the pool. */}}
+{{- define "kvmem.largest" -}}
+{{ .Values.max | default .Values.size }}
+{{- end }}
+
 {{/* The memory of the server's container: with the pool if that is not in hugepages. */}}
 {{- define "kvmem.memory" -}}
 {{- if .Values.hugepages.enabled -}}
 {{ .Values.resources.serve.memory }}
 {{- else -}}
-{{ add (include "kvmem.mebibytes" .Values.resources.serve.memory) (include "kvmem.mebibytes" .Values.size) }}Mi
+{{ add (include "kvmem.mebibytes" .Values.resources.serve.memory) (include "kvmem.mebibytes" (include "kvmem.largest" .)) }}Mi
 {{- end -}}
 {{- end }}
 
