@@ -49,12 +49,12 @@ impl Node {
         now: u64,
     ) -> Result<(Vec<Option<Granted>>, Vec<u16>), CallError> {
         // First: what is pinned is not evicted for what is fetched.
-        let blocks = self.pin_found(session, keys, prefix_only, now)?;
+        let (blocks, missed) = self.pin_found(session, keys, prefix_only, now)?;
         let pending = match self.has_tier() && blocks.iter().any(Option::is_none) {
             true => self.fetch_from_tier(session, keys, prefix_only, None, 0).0,
             false => Vec::new(),
         };
-        self.count(session, keys, &blocks, prefix_only, &pending, now);
+        self.count(session, keys, (&blocks, &missed), &pending, now);
         Ok((blocks, pending))
     }
 
@@ -83,19 +83,20 @@ impl Node {
         prefix_only: bool,
         now: u64,
     ) -> Result<Vec<Option<Granted>>, CallError> {
-        let granted = self.pin_found(session, keys, prefix_only, now)?;
-        self.count(session, keys, &granted, prefix_only, &[], now);
+        let (granted, missed) = self.pin_found(session, keys, prefix_only, now)?;
+        self.count(session, keys, (&granted, &missed), &[], now);
         Ok(granted)
     }
 
-    /// [Acquires](Self::acquire) values without counting them.
+    /// [Acquires](Self::acquire) values without counting them. Returns also the hashes of the keys
+    /// that were looked up and have none.
     fn pin_found(
         &mut self,
         session: SessionIndex,
         keys: &[&[u8]],
         prefix_only: bool,
         now: u64,
-    ) -> Result<Vec<Option<Granted>>, CallError> {
+    ) -> Result<(Vec<Option<Granted>>, Vec<u64>), CallError> {
         keys.iter().try_for_each(|key| check_key(key))?;
         let limit = self.options.max_handles_per_session;
         self.sessions.get(session).check_handles(keys.len(), limit)?;
@@ -104,20 +105,23 @@ impl Node {
         // First all look-ups: their cache misses overlap.
         let mut found = Vec::with_capacity(keys.len());
         for key in keys {
-            let slot = self.find(namespace, key);
-            found.push(slot);
+            let hash = self.hash_of_key(namespace, key);
+            let slot = self.find_by(hash, namespace, key);
+            found.push((hash, slot));
             if prefix_only && slot.is_none() {
                 break;
             }
         }
-        let mut withdrawn = false;
-        for (key, slot) in keys.iter().zip(found) {
+        let half_age = self.namespaces.find(namespace).map_or(u64::MAX, |it| it.curve.half_age);
+        let (mut withdrawn, mut old_hits, mut missed) = (false, 0, Vec::new());
+        for (key, (hash, slot)) in keys.iter().zip(found) {
             // A key that comes twice had the value that was withdrawn.
-            let slot = if withdrawn { self.find(namespace, key) } else { slot };
+            let slot = if withdrawn { self.find_by(hash, namespace, key) } else { slot };
             let expired = slot.is_some_and(|slot| self.drop_if_expired(slot, now));
             withdrawn |= expired;
             let Some(slot) = slot.filter(|_| !expired) else {
                 granted.push(None);
+                missed.push(hash);
                 if prefix_only {
                     break;
                 }
@@ -129,6 +133,8 @@ impl Node {
                 self.release(session, &made)?;
                 return Err(error);
             }
+            let age = self.next_order - self.locals[slot as usize].order;
+            old_hits += u64::from(age > half_age);
             self.pin(session, slot);
             granted.push(Some(self.granted(slot)));
         }
@@ -136,8 +142,11 @@ impl Node {
         for granted in granted.iter().rev().flatten() {
             self.note_use(granted.handle.slot, now);
         }
+        if let Some(of) = self.namespaces.find(namespace) {
+            of.curve.old_hits += old_hits;
+        }
         granted.resize(keys.len(), None);
-        Ok(granted)
+        Ok((granted, missed))
     }
 
     /// [Acquires](Self::acquire) values for a client that releases others in the same call, and

@@ -65,38 +65,47 @@ impl Node {
             self.counters.evicted_unused += 1;
             self.namespaces.at(namespace).evicted_unused += 1;
         }
+        if matches!(reason, MissReason::Evicted | MissReason::TierLost) {
+            self.push_evicted(namespace, hash, self.space_of(slot));
+        }
         let left_s = (now / 1000) as u32;
         self.ghosts.add(hash, Ghost { reason, left_s, evicted_for, priority });
     }
 
-    /// Counts the hits and misses of an acquisition. The keys behind the first miss of a prefix
-    /// were not looked up, and those that are `pending` are no misses: their values come.
+    /// Counts the hits and misses of an acquisition, of which `missed` has the hashes in order. The
+    /// keys behind the first miss of a prefix were not looked up, and those that are `pending` are
+    /// no misses: their values come.
     pub(super) fn count(
         &mut self,
         session: SessionIndex,
         keys: &[&[u8]],
-        granted: &[Option<Granted>],
-        prefix_only: bool,
+        (granted, missed): (&[Option<Granted>], &[u64]),
         pending: &[u16],
         now: u64,
     ) {
+        self.correct_curves();
         let namespace = self.sessions.get(session).namespace;
         let hits = granted.iter().flatten().count() as u64;
         self.counters.hits += hits;
         if let Some(of) = self.namespaces.find(namespace) {
             of.hits += hits;
+            of.curve.keys += (keys.len() - pending.len()) as u64;
         }
         if hits == keys.len() as u64 {
             return;
         }
         let mut pending = pending.iter().peekable();
         let mut first = true;
-        for (at, key) in keys.iter().enumerate().filter(|(at, _)| granted[*at].is_none()) {
+        let missing = keys.iter().enumerate().filter(|(at, _)| granted[*at].is_none());
+        for ((at, key), &hash) in missing.zip(missed) {
             if pending.next_if(|it| usize::from(**it) == at).is_none() {
-                let (reason, ghost) = self.miss_reason(namespace, key);
+                let (reason, ghost) = self.miss_reason(namespace, key, hash);
                 self.counters.misses.add(reason);
                 if let Some(of) = self.namespaces.find(namespace) {
                     of.misses.add(reason);
+                    if let Some(stack) = of.curve.stack() {
+                        stack.count_miss(hash);
+                    }
                 }
                 if std::mem::take(&mut first) {
                     let (key, at_ms) = ((*key).into(), now);
@@ -110,15 +119,12 @@ impl Node {
                     });
                 }
             }
-            if prefix_only {
-                break;
-            }
         }
     }
 
     /// Returns why a key has no value, and the record of the one that it had.
-    fn miss_reason(&self, namespace: u16, key: &[u8]) -> (MissReason, Option<Ghost>) {
-        let ghost = self.ghosts.find(self.hash_of_key(namespace, key));
+    fn miss_reason(&self, namespace: u16, key: &[u8], hash: u64) -> (MissReason, Option<Ghost>) {
+        let ghost = self.ghosts.find(hash);
         let reads = matches!(self.tier_state(), TierState::Working | TierState::ReadOnly);
         let in_tier = self.is_only_in_tier(namespace, key);
         let reason = match ghost.map_or(MissReason::NeverStored, |it| it.reason) {

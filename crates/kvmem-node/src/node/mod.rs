@@ -12,6 +12,7 @@
 //! | `acquire.rs` | a value is found, pinned and released |
 //! | `remove.rs`, `evict.rs` | a value goes |
 //! | `misses.rs`, `miss_reason.rs`, `ghosts.rs` | a key has no value: why |
+//! | `curve.rs`, `evicted_stack.rs` | the hits that more or less memory would bring |
 //! | `tier/` | values go to the tier and come back |
 //! | `resize.rs` | the memory becomes smaller or larger |
 //! | `drain.rs` | values go to the tier before the server ends |
@@ -27,10 +28,12 @@ mod acquire;
 mod chains;
 mod check;
 mod commit;
+mod curve;
 mod drain;
 mod ending;
 mod events;
 mod evict;
+mod evicted_stack;
 mod ghosts;
 mod handles;
 mod holders;

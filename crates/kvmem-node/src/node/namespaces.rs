@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 
 use kvmem::cache::History;
 
+use super::curve::Curve;
 use super::lists::{Lists, PRIORITIES};
 use super::local::Local;
 use super::miss_reason::MissCounts;
@@ -36,6 +37,7 @@ pub(super) struct Namespace {
     pub(super) misses: MissCounts,
     /// Values that left the memory before anybody acquired them.
     pub(super) evicted_unused: u64,
+    pub(super) curve: Curve,
     /// Values that can be evicted, by priority.
     lists: [Lists; PRIORITIES],
 }
@@ -269,7 +271,7 @@ impl Node {
             (namespace.name, namespace.limits) = (name.to_owned(), limits);
             namespace.made_by = user;
             (namespace.hits, namespace.evicted_unused) = (0, 0);
-            namespace.misses = MissCounts::default();
+            (namespace.misses, namespace.curve) = (MissCounts::default(), Curve::default());
             self.forget_namespace(number);
             number
         };
@@ -347,6 +349,7 @@ impl Node {
             hits: 0,
             misses: MissCounts::default(),
             evicted_unused: 0,
+            curve: Curve::default(),
             lists,
         });
     }

@@ -59,6 +59,8 @@ pub struct Node {
     /// Values that have left the memory.
     pub(super) ghosts: Ghosts,
     pub(super) recent_misses: RecentMisses,
+    /// The place in the order of use from which on curves are due to be corrected.
+    pub(super) curves_due: u64,
     /// The namespace that a block is being reserved for; [`NO_NAMESPACE`]: none.
     pub(super) evicting_for: u16,
     /// Pins of the server: values that are being removed from the tier, or verified.
@@ -113,6 +115,7 @@ impl Node {
             counters: Counters::default(),
             ghosts: Ghosts::new(memory.header.entries),
             recent_misses: RecentMisses::default(),
+            curves_due: 0,
             evicting_for: NO_NAMESPACE,
             server_pins: HashMap::new(),
             tier: None,
@@ -220,7 +223,11 @@ impl Node {
     }
 
     pub(super) fn find(&self, namespace: u16, key: &[u8]) -> Option<u32> {
-        let hash = self.hash_of_key(namespace, key);
+        self.find_by(self.hash_of_key(namespace, key), namespace, key)
+    }
+
+    /// Returns the entry of a key that has this hash.
+    pub(super) fn find_by(&self, hash: u64, namespace: u16, key: &[u8]) -> Option<u32> {
         self.by_key.find(hash, |&slot| self.entry(slot).has_key(namespace, key)).copied()
     }
 
@@ -246,6 +253,11 @@ impl Node {
         self.locals[slot as usize].order = self.entry(slot).order();
         if let Some(history) = &mut self.history {
             history.insert(slot, hash);
+        }
+        let (namespace, is_stored) =
+            (self.entry(slot).namespace(), self.locals[slot as usize].is_unused);
+        if let Some(stack) = self.namespaces.at(namespace).curve.stack() {
+            stack.remove(hash, is_stored);
         }
         self.link(slot, hash, is_only_in_tier);
         self.queue(slot);

@@ -27,6 +27,8 @@ impl Node {
             if let Some(slot) = self.find(namespace, key) {
                 self.withdraw(slot, EventKind::Removed);
                 removed += 1;
+            } else {
+                self.forget_evicted(namespace, key);
             }
         }
         self.counters.removed += removed as u64;
@@ -36,6 +38,7 @@ impl Node {
     /// Begins to remove all values of a namespace, or of all, that there are now.
     pub(crate) fn begin_clearing(&mut self, namespace: Option<u16>) -> Clearing {
         self.note_removal();
+        self.clear_stacks(namespace);
         Clearing { namespace, before: self.next_batch(), from: 0, removed: 0 }
     }
 

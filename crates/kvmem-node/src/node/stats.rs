@@ -181,6 +181,26 @@ kvmem::stats! {
             "reason" = "not-fetched" "Keys of the namespace that were acquired and had no value."],
         /// Values that were evicted, or whose time was over, before anybody acquired them.
         evicted_unused_total: u64 [Counter "kvmem_node_namespace_evicted_unused_total" "values"],
+        /// Bytes that the namespace can have without taking any from others: those that it has and
+        /// those that are free, at most its limit.
+        memory: u64 [Gauge "kvmem_node_namespace_memory_bytes" "bytes"],
+        /// Keys of all acquisitions in the namespace, those behind the first miss of a prefix too.
+        keys: u64 [Counter "kvmem_node_namespace_keys_total" "keys"],
+        /// Keys that would have had a value with half of its memory.
+        hits_at_half: u64 [Counter "kvmem_node_namespace_hits_at_total" "keys"
+            "factor" = "0.5" "Keys that would have had a value with this multiple of its memory."],
+        /// Keys that had a value.
+        hits_at_1: u64 [Counter "kvmem_node_namespace_hits_at_total" "keys"
+            "factor" = "1" "Keys that would have had a value with this multiple of its memory."],
+        /// Keys that would have had a value with twice its memory.
+        hits_at_2: u64 [Counter "kvmem_node_namespace_hits_at_total" "keys"
+            "factor" = "2" "Keys that would have had a value with this multiple of its memory."],
+        /// Keys that would have had a value with four times its memory.
+        hits_at_4: u64 [Counter "kvmem_node_namespace_hits_at_total" "keys"
+            "factor" = "4" "Keys that would have had a value with this multiple of its memory."],
+        /// Keys that would have had a value with eight times its memory.
+        hits_at_8: u64 [Counter "kvmem_node_namespace_hits_at_total" "keys"
+            "factor" = "8" "Keys that would have had a value with this multiple of its memory."],
     }
 }
 
@@ -218,6 +238,13 @@ impl Node {
             tier_lost_misses: it.misses.of(MissReason::TierLost),
             not_fetched_misses: it.misses.of(MissReason::NotFetched),
             evicted_unused_total: it.evicted_unused,
+            memory: self.memory_of(it, metrics.free),
+            keys: it.curve.keys,
+            hits_at_half: it.hits - it.curve.old_hits,
+            hits_at_1: it.hits,
+            hits_at_2: it.curve.hits(it.hits, 0),
+            hits_at_4: it.curve.hits(it.hits, 1),
+            hits_at_8: it.curve.hits(it.hits, 2),
         });
         NodeStats {
             capacity: self.size(),

@@ -1,6 +1,7 @@
 //! Histories of calls, compared with maps; and every prefix of their stores, recovered.
 
 mod chains;
+mod curve;
 mod formats;
 mod resize;
 
