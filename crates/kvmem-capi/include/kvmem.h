@@ -1909,6 +1909,60 @@ typedef struct kvmem_node_stats {
     uint64_t tier_state;
 } kvmem_node_stats;
 
+/// Figures of a namespace of a node. Sizes are in bytes.
+typedef struct kvmem_node_namespace_stats {
+    /// Bytes of values and reservations of the namespace: each takes whole units of the
+    /// alignment.
+    uint64_t bytes;
+    /// The most bytes that it may use.
+    uint64_t max_bytes;
+    /// Values of the namespace that are pinned.
+    uint64_t pinned;
+    /// Bytes of values of the namespace that are pinned.
+    uint64_t pinned_bytes;
+    /// Share of the memory, compared with those of the other namespaces.
+    uint64_t share;
+    /// Keys of the namespace that were acquired and had a value.
+    uint64_t hits;
+    /// Keys that were acquired and had none.
+    uint64_t misses;
+    /// Misses whose key has had no value that the server remembers.
+    uint64_t never_stored_misses;
+    /// Misses whose value was evicted for others.
+    uint64_t evicted_misses;
+    /// Misses whose value's time was over.
+    uint64_t expired_misses;
+    /// Misses whose value was removed.
+    uint64_t removed_misses;
+    /// Misses whose value's bytes did not have their checksum.
+    uint64_t damaged_misses;
+    /// Misses whose value was evicted to the tier, which does not work now.
+    uint64_t tier_away_misses;
+    /// Misses whose value was evicted to the tier, which has let it go since.
+    uint64_t tier_lost_misses;
+    /// Misses whose value the tier has and could not bring.
+    uint64_t not_fetched_misses;
+    /// Values that were evicted, or whose time was over, before anybody acquired them.
+    uint64_t evicted_unused_total;
+    /// Bytes that the namespace can have without taking any from others: those that it has and
+    /// those that are free, at most its limit.
+    uint64_t memory;
+    /// Keys of all acquisitions in the namespace, those behind the first miss of a prefix too.
+    uint64_t keys;
+    /// Keys that would have had a value with half of its memory.
+    uint64_t hits_at_half;
+    /// Keys that had a value.
+    uint64_t hits_at_1;
+    /// Keys that would have had a value with twice its memory.
+    uint64_t hits_at_2;
+    /// Keys that would have had a value with four times its memory.
+    uint64_t hits_at_4;
+    /// Keys that would have had a value with eight times its memory.
+    uint64_t hits_at_8;
+    /// The name, with a NUL behind it.
+    char namespace_name[64];
+} kvmem_node_namespace_stats;
+
 /// Something that happened to a value.
 typedef struct kvmem_node_event {
     /// Counts all events of the server since it started.
@@ -3413,6 +3467,15 @@ kvmem_status kvmem_node_reservation_release(struct kvmem_node_reservation *reser
 /// Reads the statistics from the server.
 kvmem_status kvmem_node_client_get_stats(const struct kvmem_node_client *client,
                                          struct kvmem_node_stats *out_stats);
+
+/// Reads the statistics of all namespaces, at most `capacity`, into `out_namespaces`. The position
+/// of each is its number, and those that the client may not use have no figures. `out_count`
+/// receives how many were written. A server has at most 256. `max_bytes` is UINT64_MAX if a
+/// namespace has no limit.
+kvmem_status kvmem_node_client_namespaces(const struct kvmem_node_client *client,
+                                          struct kvmem_node_namespace_stats *out_namespaces,
+                                          uint64_t capacity,
+                                          uint64_t *out_count);
 
 /// Returns at most `capacity` events from number `from` on, in `out_events`: for routers that send
 /// a request where its prefix is. Waits for the first one for at most `wait_ms` milliseconds.

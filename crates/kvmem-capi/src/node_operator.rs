@@ -96,7 +96,7 @@ pub struct kvmem_node_miss {
     pub priority: u32,
 }
 
-fn name_of(name: &str) -> [c_char; NAME_BYTES] {
+pub(crate) fn name_of(name: &str) -> [c_char; NAME_BYTES] {
     let mut bytes = [0; NAME_BYTES];
     // A server sends no longer name; this library does not depend on it.
     for (to, from) in bytes[..NAME_BYTES - 1].iter_mut().zip(name.bytes()) {

@@ -8,7 +8,8 @@ use kvmem_node::{EventKind, Events};
 
 use crate::argument::{Handle, Out};
 use crate::node_client::kvmem_node_client;
-use crate::stats::kvmem_node_stats;
+use crate::node_operator::name_of;
+use crate::stats::{kvmem_node_namespace_stats, kvmem_node_stats};
 use crate::status::*;
 
 /// The state of a tier: the node has none.
@@ -36,6 +37,26 @@ pub unsafe extern "C" fn kvmem_node_client_get_stats(
     client.on(|client| {
         let figures = out_stats.get("out_stats")?;
         figures.put(kvmem_node_stats::new(&client.stats()?));
+        Ok(())
+    })
+}
+
+/// Reads the statistics of all namespaces, at most `capacity`, into `out_namespaces`. The position
+/// of each is its number, and those that the client may not use have no figures. `out_count`
+/// receives how many were written. A server has at most 256. `max_bytes` is UINT64_MAX if a
+/// namespace has no limit.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_namespaces(
+    client: Handle<kvmem_node_client>,
+    out_namespaces: Out<kvmem_node_namespace_stats>,
+    capacity: u64,
+    out_count: Out<u64>,
+) -> kvmem_status {
+    client.on(|client| {
+        let list = out_namespaces.list(capacity, "out_namespaces", &out_count)?;
+        let namespaces = client.stats()?.namespaces;
+        let stats = |it| kvmem_node_namespace_stats::new(it, name_of(&it.name));
+        list.put(namespaces.iter().map(stats).collect::<Vec<_>>());
         Ok(())
     })
 }

@@ -4,14 +4,14 @@
 //! cbindgen does not see them, since the names of their members come from the tables: the test that
 //! writes `kvmem.h` passes it the same structures as text.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
 use kvmem::arena::BumpStats;
 use kvmem::cache::KvCacheStats;
 use kvmem::offset::Metrics;
 use kvmem::pool::observe::Stats;
 use kvmem::tier::WriteBehindStats;
-use kvmem_node::NodeStats;
+use kvmem_node::{NamespaceStats, NodeStats};
 use kvmem_tier::{DiskTierInspection, OpenReport, TierStats};
 
 /// Returns how many members the structure has.
@@ -56,6 +56,8 @@ structures! {
     kvmem_disk_tier_stats of TierStats;
     /// Statistics of a node.
     kvmem_node_stats of NodeStats;
+    /// Statistics of a namespace of a node.
+    kvmem_node_namespace_stats of NamespaceStats and namespace_name: [c_char; 64];
     /// What opening a disk tier found.
     kvmem_disk_tier_report of OpenReport;
     /// Contents of the file of a disk tier.

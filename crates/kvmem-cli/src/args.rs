@@ -20,7 +20,9 @@ pub use self::doctor::DoctorArgs;
 pub use self::metrics::MetricsArgs;
 pub use self::mooncake::{ServeMooncake, ServeMooncakeError};
 pub use self::mount::MountArgs;
-pub use self::node::{DropArgs, EvictArgs, LsArgs, ReclaimArgs, ResizeArgs, ServerArgs, StatArgs};
+pub use self::node::{
+    DropArgs, EvictArgs, LsArgs, ReclaimArgs, ResizeArgs, ServerArgs, StatArgs, TopArgs,
+};
 pub use self::policy::Policy;
 pub use self::serve::{
     GroupRule, HolderArgs, NamespaceAccess, NamespaceQuota, RetainBy, ServeArgs,
@@ -71,8 +73,11 @@ pub enum Command {
     Serve(Box<ServeArgs>),
     /// List the values, the clients, or the last misses of a server
     Ls(LsArgs),
-    /// Show the statistics of a server, once or as a live screen
+    /// Show the statistics of a server
     Stat(StatArgs),
+    /// Show which namespaces use the memory of a server, why keys have no values, and what other
+    /// memories would bring; again and again, on one screen
+    Top(TopArgs),
     /// Evict values of a server, in the usual order
     Evict(EvictArgs),
     /// Drop all values of a namespace of a server, or of all; pinned ones end with their pins

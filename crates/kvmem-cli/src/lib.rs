@@ -39,6 +39,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Command::Serve(serve) => serve_command::run(&serve),
         Command::Ls(ls) => node_command::list::run(&ls),
         Command::Stat(stat) => node_command::stat::run(&stat),
+        Command::Top(top) => node_command::top::run(&top),
         Command::Evict(evict) => node_command::evict(&evict),
         Command::Drop(drop) => node_command::drop_values(&drop),
         Command::Reclaim(reclaim) => node_command::reclaim(&reclaim),

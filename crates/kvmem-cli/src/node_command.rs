@@ -1,14 +1,17 @@
-//! `kvmem ls`, `stat`, `evict`, `drop`, `reclaim` and `resize`: what operators ask of a server.
+//! `kvmem ls`, `stat`, `top`, `evict`, `drop`, `reclaim` and `resize`: what operators ask of a
+//! server.
 //!
 //! They connect as any client does, for reading only, and touch no byte of the memory. The server
 //! answers such calls to its own user and to those of its option `--operator`.
 
 pub(crate) mod list;
 pub(crate) mod stat;
+pub(crate) mod top;
 
 use std::time::Duration;
 
 use indicatif::{BinaryBytes, HumanCount};
+use kvmem::pool::observe::Stats;
 use kvmem_node::{ClientError, ConnectOptions, NodeClient, Resized};
 
 use crate::args::{DropArgs, EvictArgs, ReclaimArgs, ResizeArgs, ServerArgs};
@@ -119,4 +122,12 @@ pub(crate) fn resize(args: &ResizeArgs) -> Result<(), Failure> {
 /// The name of a namespace in a table.
 fn name_of(namespace: &str) -> &str {
     if namespace.is_empty() { "-" } else { namespace }
+}
+
+/// Returns the statistics whose metrics have a label, with the values of the label.
+fn labelled<S: Stats>(stats: &S, label: &str) -> impl Iterator<Item = (&'static str, u64)> {
+    S::metrics().filter_map(move |it| match it.label {
+        Some((key, value)) if key == label => Some((value, (it.value)(stats))),
+        _ => None,
+    })
 }

@@ -92,7 +92,7 @@ impl JsonSink {
         match self {
             JsonSink::None => print(text),
             // JSON strings escape control characters by themselves.
-            JsonSink::Stdout => to_stdout(&json()?),
+            JsonSink::Stdout => to_stdout(&json()?).map(drop),
             JsonSink::File(file) => {
                 complete(file, &json()?)?;
                 print(text)
@@ -115,12 +115,18 @@ fn complete(mut file: OutputFile, content: &str) -> Result<(), Failure> {
 /// # Errors
 /// It cannot be written to.
 pub fn print(text: impl fmt::Display) -> Result<(), Failure> {
-    to_stdout(&escaped(text))
+    to_stdout(&escaped(text)).map(drop)
 }
 
-fn to_stdout(text: &str) -> Result<(), Failure> {
+/// Writes to standard output. Returns whether its reader is there.
+///
+/// # Errors
+/// It cannot be written to.
+pub(crate) fn to_stdout(text: &str) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
-    wrote(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let is_read = !matches!(&written, Err(error) if error.kind() == io::ErrorKind::BrokenPipe);
+    wrote(written).map(|()| is_read)
 }
 
 /// Prints clap's text: help, version, or an error about the arguments. Returns the exit status.

@@ -449,6 +449,8 @@ def test_misses_have_reasons(shared_server: Server) -> None:
         of_namespace = next(each for each in stats.namespaces if each.name == "missing")
         assert stats.misses == before + 2
         assert of_namespace.removed_misses == of_namespace.never_stored_misses >= 1
+        assert of_namespace.keys == 3 * of_namespace.removed_misses and of_namespace.hits_at_8 == 0
+        assert 0 < of_namespace.memory <= stats.capacity
         cache.clear()
 
 

@@ -34,6 +34,9 @@ struct NodeClientOptions
 /// Statistics of a node.
 using NodeStats = kvmem_node_stats;
 
+/// Statistics of a namespace of a node.
+using NodeNamespaceStats = kvmem_node_namespace_stats;
+
 /// What happened to a value of a node.
 enum class NodeEventKind : std::uint32_t {
     /// It can be found under its key.
@@ -606,6 +609,17 @@ public:
         NodeStats stats;
         detail::check(kvmem_node_client_get_stats(native_handle(), &stats));
         return stats;
+    }
+
+    /// Returns the statistics of all namespaces. The position of each is its number, and those that
+    /// the client may not use have no figures.
+    std::vector<NodeNamespaceStats> namespaces() const {
+        std::vector<NodeNamespaceStats> list(256);
+        std::uint64_t count = 0;
+        detail::check(
+            kvmem_node_client_namespaces(native_handle(), list.data(), list.size(), &count));
+        list.resize(count);
+        return list;
     }
 
     /// Returns at most `max` events from number `from` on, for routers. Waits for the first one for

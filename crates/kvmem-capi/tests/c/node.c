@@ -417,6 +417,22 @@ static void operators(void) {
     OK(kvmem_node_operator_misses(client, misses, 1, &count));
     CHECK(count == 1 && strcmp(misses[0].namespace_name, "of operators") == 0);
     CHECK(kvmem_node_client_misses(other, NULL, 1, &count) == KVMEM_ERR_NULL_ARGUMENT);
+    static kvmem_node_namespace_stats namespaces[256];
+    OK(kvmem_node_client_namespaces(client, namespaces, 1, &count));
+    CHECK(count == 1);
+    OK(kvmem_node_client_namespaces(client, namespaces, 256, &count));
+    seen = 0;
+    for (uint64_t at = 0; at < count; at++) {
+        const kvmem_node_namespace_stats *of = &namespaces[at];
+        if (strcmp(of->namespace_name, "of operators") == 0) {
+            CHECK(of->keys == 2 && of->hits == 1 && of->never_stored_misses == 1);
+            CHECK(of->hits_at_half == 1 && of->hits_at_1 == 1 && of->hits_at_8 == 1);
+            CHECK(of->memory > of->bytes && of->max_bytes == UINT64_MAX);
+            seen++;
+        }
+    }
+    CHECK(seen == 1);
+    CHECK(kvmem_node_client_namespaces(client, NULL, 1, &count) == KVMEM_ERR_NULL_ARGUMENT);
     static kvmem_node_session sessions[256];
     OK(kvmem_node_operator_sessions(client, sessions, 1, &count));
     CHECK(count == 1);

@@ -213,6 +213,10 @@ static void operators() {
     CHECK(misses[0].reason == kvmem::NodeMissReason::never_stored && !misses[0].priority);
     CHECK(misses[0].namespace_name == "operated" && misses[0].evicted_for.empty());
     CHECK(client.as_operator().misses(1).at(0).key == "missing");
+    for (const kvmem::NodeNamespaceStats &one : client.namespaces()) {
+        const bool is_other = std::string_view(one.namespace_name) == "operated";
+        CHECK(!is_other || (one.hits_at_2 == one.hits && one.keys == one.hits + one.misses));
+    }
     bool found = false;
     for (const kvmem::NodeSession &one : client.as_operator().sessions()) {
         CHECK(one.pid == static_cast<std::uint32_t>(getpid()));

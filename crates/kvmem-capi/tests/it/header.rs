@@ -7,7 +7,7 @@ use kvmem::cache::KvCacheStats;
 use kvmem::offset::Metrics;
 use kvmem::pool::observe::Stats;
 use kvmem::tier::WriteBehindStats;
-use kvmem_node::NodeStats;
+use kvmem_node::{NamespaceStats, NodeStats};
 use kvmem_tier::{DiskTierInspection, OpenReport, TierStats};
 
 use crate::support::header as declarations;
@@ -120,6 +120,7 @@ fn statistics_structures() -> String {
         + &structure::<WriteBehindStats>("kvmem_write_behind_stats", "")
         + &structure::<TierStats>("kvmem_disk_tier_stats", "")
         + &structure::<NodeStats>("kvmem_node_stats", "")
+        + &structure::<NamespaceStats>("kvmem_node_namespace_stats", NAMESPACE_NAME)
         + &structure::<OpenReport>("kvmem_disk_tier_report", "")
         + &structure::<DiskTierInspection>("kvmem_disk_tier_inspection", IDENTITY)
         + &structure::<Metrics>("kvmem_metrics", BOUNDARY)
@@ -129,6 +130,10 @@ fn statistics_structures() -> String {
 /// A member that is no number.
 const IDENTITY: &str = "/// The identity of the file, chosen at random when it was made.
 pub identity: [u8; 16],
+";
+
+const NAMESPACE_NAME: &str = "/// The name, with a NUL behind it.
+pub namespace_name: [c_char; 64],
 ";
 
 const BOUNDARY: &str = "/// The boundary that no allocation crosses; 0: none.

@@ -1,5 +1,5 @@
-//! Options of the commands for operators of a node: `ls`, `stat`, `evict`, `drop`, `reclaim`,
-//! `resize`.
+//! Options of the commands for operators of a node: `ls`, `stat`, `top`, `evict`, `drop`,
+//! `reclaim`, `resize`.
 
 use std::path::PathBuf;
 
@@ -57,25 +57,32 @@ pub struct StatArgs {
     #[command(flatten)]
     pub server: ServerArgs,
 
-    /// Show the statistics again and again, with rates, each so many seconds
+    /// Write the statistics as JSON to FILE; - for standard output instead of the text
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub json: Option<PathBuf>,
+}
+
+/// Options of `kvmem top`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct TopArgs {
+    /// The server.
+    #[command(flatten)]
+    pub server: ServerArgs,
+
+    /// Seconds between two screens, which the rates are of
     #[arg(
-        long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
+        long, value_name = "SECONDS", default_value_t = 1,
         value_parser = clap::value_parser!(u64).range(1..=3600)
     )]
-    pub watch: Option<u64>,
+    pub interval: u64,
 
-    /// End after showing them so often
-    #[arg(
-        long, value_name = "N", requires = "watch",
-        value_parser = clap::value_parser!(u64).range(1..)
-    )]
-    pub count: Option<u64>,
+    /// Print one screen after one interval, and end. Its hit rates are of the time since the server
+    /// started, and not since the command did
+    #[arg(long)]
+    pub once: bool,
 
-    /// Write the statistics as JSON to FILE; - for standard output instead of the text
-    #[arg(
-        long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-",
-        conflicts_with = "watch"
-    )]
+    /// Write one screen as JSON to FILE; - for standard output instead of the text. Ends as --once
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub json: Option<PathBuf>,
 }
 

@@ -1,5 +1,7 @@
-//! `kvmem ls`, `stat`, `evict`, `drop`, `reclaim` and `resize`, and the metrics of `kvmem serve`.
+//! `kvmem ls`, `stat`, `top`, `evict`, `drop`, `reclaim` and `resize`, and the metrics of
+//! `kvmem serve`.
 
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::Stdio;
 
@@ -119,7 +121,7 @@ fn pins_are_limited_and_reclaimed() {
 }
 
 #[test]
-fn statistics_are_shown_once_and_live() {
+fn statistics_are_shown() {
     let place = Place::new();
     let _server = place.serve("16MiB", &["--quota", "chat=8MiB,share=3"]);
     let chat = client(&place, "chat");
@@ -158,25 +160,73 @@ fn statistics_are_shown_once_and_live() {
     ] {
         assert!(shown.lines().any(|shown| shown == line), "no {line:?} in\n{shown}");
     }
-    assert!(!shown.contains("/s)"), "rates need two moments");
+    drop(pins);
+}
 
-    let live = reported(&place, "stat", &["--watch", "--count", "2"]);
-    assert_eq!(live.matches("\nhit rate ").count(), 2);
-    let second = live.rsplit_once("memory ").expect("two screens").1;
-    assert!(second.contains("hits          1 (0/s)"), "{live}");
-    assert!(second.contains("hit rate      -"), "no key was acquired since: {live}");
-    assert!(!live.contains('\x1b'), "no control characters without a terminal");
-    // Its reader ends.
-    let mut watch = std::process::Command::new(env!("CARGO_BIN_EXE_kvmem"))
-        .args(["stat", "--watch", "1", "--socket"])
+/// A namespace evicts its own values in turn, so twice its memory would have all of them.
+#[test]
+fn a_screen_says_who_uses_what_and_what_more_memory_would_bring() {
+    let place = Place::new();
+    let _server = place.serve("16MiB", &["--quota", "chat=4MiB"]);
+    let (chat, code) = (client(&place, "chat"), client(&place, "code"));
+    code.insert("key", &[1; 2 << 20]).expect("there is space");
+    let round = || {
+        for key in 0..6_u8 {
+            if chat.acquire(&[[key]]).expect("a call").hits() == 0 {
+                chat.insert([key], &[1; 1 << 20]).expect("its own values go");
+            }
+        }
+    };
+    (0..5).for_each(|_| round());
+    let shown = reported(&place, "top", &["--once"]);
+    for line in [
+        "memory  6.00 MiB of 16.00 MiB in use (37.5 %), 0 B pinned, 0 B reserved; pressure 0/s",
+        "hits    0.0 % of the keys; with half of the memory 0.0 %, with twice 80.0 %, 4x 80.0 %, \
+         8x 80.0 %",
+        "namespace       bytes  of all   keys/s misses/s       mostly unused/s    0.5x \
+         \u{20}    1x      2x      4x      8x",
+        "chat         4.00 MiB  66.7 %        0        0            -        0   0.0 % \
+         \u{20} 0.0 %  80.0 %  80.0 %  80.0 %",
+        "code         2.00 MiB  33.3 %        0        0            -        0       - \
+         \u{20}     -       -       -       -",
+    ] {
+        assert!(shown.lines().any(|shown| shown == line), "no {line:?} in\n{shown}");
+    }
+    let shown = reported(&place, "stat", &[]);
+    let curve = "chat              4.00 MiB           30   0.0 %    0.0 %  80.0 %  80.0 %  80.0 %";
+    assert!(shown.lines().any(|shown| shown == curve), "{shown}");
+
+    // Rates are those of the interval.
+    let view = std::thread::scope(|scope| {
+        let view = scope.spawn(|| json(&place, "top", &["--interval", "2"]));
+        let begun = std::time::Instant::now();
+        while begun.elapsed().as_secs() < 2 || !view.is_finished() {
+            round();
+        }
+        view.join().expect("it ends")
+    });
+    let first = &view["namespaces"][0];
+    assert_eq!((&first["name"], &first["memory"]), (&"chat".into(), &(4 << 20).into()));
+    for rate in [&first["keys_per_s"], &first["misses_per_s"]["evicted"], &view["evicted_per_s"]] {
+        assert!(rate.as_f64().expect("a number") > 1.0, "{view}");
+    }
+    assert_eq!(first["misses_per_s"]["never-stored"], 0.0);
+    assert!(first["hit_rates"]["2"].as_f64().expect("a number") > 0.8, "{view}");
+
+    // A live screen shows hit rates since its start, and goes on until its reader ends.
+    let mut top = std::process::Command::new(env!("CARGO_BIN_EXE_kvmem"))
+        .args(["top", "--socket"])
         .arg(place.socket())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
         .expect("it can be started");
-    drop(watch.stdout.take());
-    assert!(watch.wait().expect("it ends").success());
-    drop(pins);
+    let lines = BufReader::new(top.stdout.take().expect("a pipe")).lines();
+    let hits = lines.map_while(Result::ok).filter(|line| line.starts_with("hits "));
+    let shown: Vec<String> = hits.take(2).collect();
+    assert!(shown.iter().all(|line| line.starts_with("hits    - of the keys;")), "{shown:?}");
+    assert_eq!(shown.len(), 2);
+    assert!(top.wait().expect("it ends").success());
 }
 
 #[test]
@@ -185,7 +235,7 @@ fn operators_get_the_reason_of_an_error() {
     for (command, more) in [
         ("ls", &[][..]),
         ("stat", &[]),
-        ("stat", &["--watch"]),
+        ("top", &["--once"]),
         ("evict", &["1"]),
         ("drop", &["--all"]),
         ("reclaim", &["1"]),
@@ -202,9 +252,7 @@ fn operators_get_the_reason_of_an_error() {
         ("evict", &[], "BYTES"),
         ("reclaim", &[], "PID"),
         ("reclaim", &["0"], "0"),
-        ("stat", &["--watch", "0"], "--watch"),
-        ("stat", &["--count", "1"], "--watch"),
-        ("stat", &["--watch", "1", "--json", "-"], "--json"),
+        ("top", &["--interval", "0"], "--interval"),
         ("ls", &["--sessions", "--namespace", "a"], "--sessions"),
     ] {
         let output = place.operator(command, more);
