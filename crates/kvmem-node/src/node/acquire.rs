@@ -133,7 +133,7 @@ impl Node {
                 self.release(session, &made)?;
                 return Err(error);
             }
-            let age = self.next_order - self.locals[slot as usize].order;
+            let age = self.next_order.wrapping_sub(self.locals[slot as usize].order);
             old_hits += u64::from(age > half_age);
             self.pin(session, slot);
             granted.push(Some(self.granted(slot)));

@@ -16,7 +16,6 @@
 //! longer by at most a 32nd, so that it settles where younger values have these bytes.
 
 use super::evicted_stack::EvictedStack;
-use super::namespaces::Namespace;
 use super::node::Node;
 use crate::format::State;
 
@@ -82,7 +81,8 @@ impl Curve {
 
 impl Node {
     /// Returns the bytes that a namespace can have without taking any from others.
-    pub(super) fn memory_of(&self, namespace: &Namespace, free: u64) -> u64 {
+    pub(super) fn memory_of(&self, number: u16, free: u64) -> u64 {
+        let namespace = self.namespaces.get(number);
         let free = if self.has_free_slot() { free } else { 0 };
         (namespace.bytes + free).min(namespace.limits.max_bytes)
     }
@@ -93,7 +93,7 @@ impl Node {
         if let Some(stack) = &mut curve.stack {
             stack.push(hash, bytes);
         } else if number < MAX_STACKS {
-            let memory = self.memory_of(self.namespaces.get(number), self.space.metrics().free);
+            let memory = self.memory_of(number, self.space.metrics().free);
             let mut stack = Box::new(EvictedStack::new(memory));
             stack.push(hash, bytes);
             self.namespaces.at(number).curve.stack = Some(stack);
@@ -129,7 +129,7 @@ impl Node {
         self.curves_due = self.next_order + uses;
         let free = self.space.metrics().free;
         for number in 0..self.namespaces.all().len() as u16 {
-            let memory = self.memory_of(self.namespaces.get(number), free);
+            let memory = self.memory_of(number, free);
             if let Some(stack) = self.namespaces.at(number).curve.stack() {
                 stack.set_memory(memory);
             }
@@ -142,9 +142,9 @@ impl Node {
             }
             let number = self.entry(slot).namespace();
             let (space, namespace) = (self.space_of(slot), self.namespaces.get(number));
-            let half = self.memory_of(namespace, free) as f64 / 2.0;
+            let half = self.memory_of(number, free) as f64 / 2.0;
             let (bytes, entries) = (namespace.bytes as f64, namespace.entries() as f64);
-            let age = self.next_order - self.locals[slot as usize].order;
+            let age = self.next_order.wrapping_sub(self.locals[slot as usize].order);
             let weight = space as f64 * entries / bytes;
             self.namespaces.at(number).curve.correct(age, weight, half / bytes);
         }

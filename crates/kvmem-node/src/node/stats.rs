@@ -220,7 +220,7 @@ impl Node {
         let metrics = self.space.metrics();
         let counters = self.counters;
         let sessions = || self.sessions.all().map(|(_, session)| session);
-        let namespaces = self.namespaces.all().iter().map(|it| NamespaceStats {
+        let namespaces = (0..).zip(self.namespaces.all()).map(|(number, it)| NamespaceStats {
             name: it.name.clone(),
             bytes: it.bytes,
             max_bytes: it.limits.max_bytes,
@@ -238,7 +238,7 @@ impl Node {
             tier_lost_misses: it.misses.of(MissReason::TierLost),
             not_fetched_misses: it.misses.of(MissReason::NotFetched),
             evicted_unused_total: it.evicted_unused,
-            memory: self.memory_of(it, metrics.free),
+            memory: self.memory_of(number, metrics.free),
             keys: it.curve.keys,
             hits_at_half: it.hits - it.curve.old_hits,
             hits_at_1: it.hits,
