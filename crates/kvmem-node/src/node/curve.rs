@@ -136,7 +136,7 @@ impl Node {
         }
         for sample in 0..(uses / USES_PER_SAMPLE).min(MAX_SAMPLES) {
             let spread = (self.next_order + sample).wrapping_mul(GOLDEN) >> 32;
-            let slot = (spread * used >> 32) as u32;
+            let slot = ((spread * used) >> 32) as u32;
             if used == 0 || self.word(slot).state != State::Committed {
                 continue;
             }
