@@ -33,9 +33,11 @@ use super::local::Local;
 use super::node::Node;
 use crate::format::{Committing, State};
 
-/// The most bytes that become resident in one step, or go back to the kernel.
-const STEP_BYTES: u64 = 8 << 20;
-const CHUNK_BYTES: u64 = 64 << 20;
+/// The most bytes that become resident in one step. Where the machine takes long to make a page,
+/// that is some milliseconds.
+const STEP_BYTES: u64 = 2 << 20;
+/// The most bytes of a chunk, which go back to the kernel in one step.
+const CHUNK_BYTES: u64 = 16 << 20;
 /// The most ranges of a chunk: to close one takes as long as there are ranges behind it.
 const CHUNK_RANGES: usize = 512;
 /// Entries that one step looks at, and bytes that it copies before it ends.
