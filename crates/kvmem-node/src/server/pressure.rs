@@ -4,9 +4,10 @@
 //! Two things say so. *Pressure stall information* is a file, `memory.pressure` of the cgroup or
 //! `/proc/pressure/memory`, that wakes the server when tasks have waited for memory for a tenth of
 //! the time. Where there is none, and also where there is, the server compares the used memory with
-//! the limits, `memory.high` and `memory.max` of each cgroup and the memory of the machine: it gives
-//! back when less than a *reserve* is left. The reserve is a sixteenth of the limit, at most 2 GiB.
-//! The server looks ten times a second, and a hundred times while less than four reserves are left.
+//! the limits, `memory.high` and `memory.max` of each cgroup and the memory of the machine: it
+//! gives back when less than a *reserve* is left. The reserve is a sixteenth of the limit, at most
+//! 2 GiB. The server looks ten times a second, and a hundred times while less than four reserves
+//! are left.
 //!
 //! Each time the server gives back what is missing from twice the reserve, and at least a
 //! sixteenth of its memory, down to its least size. When there was no pressure for a second, it
