@@ -9,9 +9,10 @@
 //! 2 GiB. The server looks ten times a second, and a hundred times while less than four reserves
 //! are left.
 //!
-//! Each time the server gives back what is missing from twice the reserve, and at least a
-//! sixteenth of its memory, down to its least size. When there was no pressure for a second, it
-//! takes as much again as leaves twice the reserve, up to the size that it had.
+//! Each time the server gives back what is missing from twice the reserve, and at least a sixteenth
+//! of its memory, down to its least size. When twice the reserve was left for a second, it takes as
+//! much again as leaves that, up to the size that it had: a reserve at each look, so that a
+//! neighbour that comes meanwhile is seen.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -95,13 +96,14 @@ fn next_size(
     is_quiet: bool,
     (min, size, at_rest): (u64, u64, u64),
 ) -> Option<u64> {
+    let most = left.map_or(u64::MAX, reserve_of);
     let reserve = left.map_or(0, reserve_of);
     let left = left.map_or(u64::MAX, |it| it.left);
     if has_stalled || left < reserve {
         let missing = (2 * reserve).saturating_sub(left).max(size / PART);
         return Some(size.saturating_sub(missing).max(min.min(size)));
     }
-    let more = left.saturating_sub(2 * reserve);
+    let more = left.saturating_sub(2 * reserve).min(most);
     (is_quiet && size < at_rest && more > 0).then(|| size.saturating_add(more).min(at_rest))
 }
 
@@ -120,10 +122,20 @@ impl NodeServer {
         let left = pressure.watch.left();
         let is_close = left.is_some_and(|it| it.left < LITTLE * reserve_of(it));
         pressure.next_look = now + if is_close { LOOK_CLOSELY_MS } else { LOOK_MS };
+        let is_short = left.is_some_and(|it| it.left < 2 * reserve_of(it));
+        if is_short {
+            pressure.pressed_at = now;
+        }
         let is_quiet = now.saturating_sub(pressure.pressed_at) >= QUIET_MS;
         let (size, wanted) = (self.node.size(), self.node.wanted_size());
         let sizes = (self.node.min_size(), size, self.size_at_rest);
-        let Some(next) = next_size(left, has_stalled, is_quiet, sizes) else { return };
+        let Some(next) = next_size(left, has_stalled, is_quiet, sizes) else {
+            if is_short && wanted > size {
+                // Others take what it was about to take.
+                self.node.resize(size);
+            }
+            return;
+        };
         if next <= size {
             pressure.pressed_at = now;
         }
@@ -160,9 +172,9 @@ mod tests {
         let left = |left| Some(MemoryLeft { limit: 16 * GIB, left });
         let sizes = (2 * GIB, 4 * GIB, 8 * GIB);
         assert_eq!(next_size(left(5 * GIB), false, false, sizes), None, "it was not quiet");
-        assert_eq!(next_size(left(5 * GIB), false, true, sizes), Some(7 * GIB));
+        assert_eq!(next_size(left(5 * GIB), false, true, sizes), Some(5 * GIB));
         assert_eq!(next_size(left(2 * GIB), false, true, sizes), None);
-        assert_eq!(next_size(left(16 * GIB), false, true, sizes), Some(8 * GIB));
+        assert_eq!(next_size(left(5 * GIB / 2), false, true, sizes), Some(9 * GIB / 2));
         assert_eq!(next_size(None, false, true, sizes), Some(8 * GIB));
     }
 }
