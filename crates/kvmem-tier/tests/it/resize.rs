@@ -227,6 +227,11 @@ fn bad_parts_stay_bad_in_a_shorter_tier() {
         *keys.iter().find(|&&key| bytes.starts_with(&value(key, 1))).expect("a value")
     };
     let (first, other, last) = (3, 20, keys.len() - 3);
+    // 36 values behind the new end, after an old one before it: two more are used later.
+    let old = 6;
+    for number in std::iter::once(old).chain(50..86) {
+        assert!(get(&tier, &[key_in(number)]).is_some());
+    }
     for number in [first, last] {
         let key = key_in(number);
         disk.fail_at(block(number), libc::EIO);
@@ -247,6 +252,9 @@ fn bad_parts_stay_bad_in_a_shorter_tier() {
         assert_eq!(get(&tier, &[moved]).is_some(), is_readable);
         let stats = tier.stats();
         assert_eq!((stats.quarantined, stats.scattered), (BLOCK as u64, 0));
+        // The bad part takes the place of a value, and the old one goes first.
+        assert_eq!(stats.entries + u64::from(!is_readable), stats.capacity / BLOCK as u64 - 1);
+        assert!(get(&tier, &[key_in(old)]).is_none() && get(&tier, &[key_in(51)]).is_some());
         drop(tier);
         let found = inspect(&disk).unwrap().contents.unwrap().quarantined;
         assert_eq!(found.iter().map(|it| (it.start, it.blocks)).collect::<Vec<_>>(), [(3, 1)]);
