@@ -67,8 +67,8 @@ impl DiskTier<FileDevice> {
     /// nothing but zeros.
     ///
     /// # Errors
-    /// [`TierError`]. Nothing is overwritten then; if the device fails while the tier becomes shorter,
-    /// it may have evicted values.
+    /// [`TierError`]. Nothing is overwritten then; if the device fails while the tier becomes
+    /// shorter, it may have evicted values.
     pub fn open(
         path: impl AsRef<Path>,
         options: &DiskTierOptions,
@@ -101,8 +101,8 @@ impl<D: Device> DiskTier<D> {
     /// if `options` say so.
     ///
     /// # Errors
-    /// [`TierError`]. Nothing is overwritten then; if the device fails while the tier becomes shorter,
-    /// it may have evicted values.
+    /// [`TierError`]. Nothing is overwritten then; if the device fails while the tier becomes
+    /// shorter, it may have evicted values.
     pub fn on(device: D, options: &DiskTierOptions) -> Result<(Self, OpenReport), TierError> {
         if device.is_new() {
             return Self::create(device, options);
