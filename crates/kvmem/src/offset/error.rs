@@ -51,7 +51,8 @@ pub enum AllocError {
     OutOfSpace {
         /// Requested bytes; those of all ranges together for a batch.
         requested: u64,
-        /// Free bytes of the whole space when the request failed.
+        /// Free bytes of the whole space when the request failed; with magazines above a cut space,
+        /// up to a sixteenth of the space less.
         free: u64,
         /// Upper bound of the longest free range when the request failed.
         largest_free: u64,

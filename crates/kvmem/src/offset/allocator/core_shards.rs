@@ -85,7 +85,7 @@ impl SpaceCore {
             (shard.closed, shard.tag, shard.edges) =
                 (state.closed, tag_of(at), Some(Arc::clone(edges)));
             shard.untagged = untagged;
-            edges.publish(shard.heap.shard_ends());
+            edges.publish(shard.heap.shard_ends(), shard.heap.free_bytes());
             // Relaxed, both: as in `set_combining`.
             core.combines.store(self.combines.load(Ordering::Relaxed), Ordering::Relaxed);
             core.open_with(shard);
@@ -223,7 +223,7 @@ impl SpaceCore {
         for (shard, state) in shards.shards().zip(&mut states) {
             let heap = &mut state.heap;
             shard.core.hint.publish_limit(heap.capacity(), heap.limit());
-            shard.edges.publish(heap.shard_ends());
+            shard.edges.publish(heap.shard_ends(), heap.free_bytes());
         }
         for (shard, slot) in shards.shards().zip(slots) {
             shard.core.leave(slot);
@@ -269,7 +269,14 @@ impl SpaceCore {
             return Err(never_fits(size, limit));
         }
         let thread = number_of_thread();
-        let attempt = |shard: &SpaceShard<SpaceCore>| attempt(&shard.core);
+        let attempt = |SpaceShard { core, edges }: &SpaceShard<SpaceCore>| {
+            let served = attempt(core)?;
+            // A free makes the bounds fit, and so does the last of many requests.
+            if core.hint.free() < *edges.free().start() {
+                core.with(|_| ());
+            }
+            Ok(served)
+        };
         let is_notable = |error: &AllocError| {
             !matches!(error, AllocError::OutOfSpace { .. } | AllocError::TooLarge { .. })
         };
@@ -304,7 +311,12 @@ impl SpaceCore {
 
     #[cold]
     #[inline(never)]
-    pub(super) fn allocate_in_shards(&self, size: u64) -> Result<Placed, AllocError> {
+    pub(super) fn allocate_in_shards(
+        &self,
+        size: u64,
+        max_live: u64,
+    ) -> Result<Placed, AllocError> {
+        self.spare_live(max_live)?;
         let (placed, at) = self.serve(self.expect_shards(), size, |shard| shard.allocate(size))?;
         Ok(tagged(placed, at))
     }
@@ -388,9 +400,10 @@ impl SpaceCore {
     #[inline]
     pub(crate) fn early_error(&self, size: u64) -> AllocError {
         match self.sharded() {
-            // Without the bounds of the shards: each is in a line that other threads write.
-            Some(_) if size.wrapping_sub(1) < self.hint.limit() => {
-                let free = self.free_hint();
+            // Without the figures of the shards: each is in a line that other threads write.
+            Some(shards) if size.wrapping_sub(1) < self.hint.limit() => {
+                let least = shards.shards().map(|shard| *shard.edges.free().start());
+                let free = least.fold(0, u64::saturating_add);
                 AllocError::OutOfSpace { requested: size, free, largest_free: free.min(size - 1) }
             }
             _ => self.fail_early(size, self.largest_free_hint()),
@@ -739,6 +752,14 @@ impl SpaceCore {
     pub(crate) fn check(&self) -> Result<(), CheckError> {
         self.with_all(|states| {
             states.iter_mut().try_for_each(|state| state.heap.check())?;
+            let is_beyond = |state: &&&mut SpaceState| {
+                let free = state.heap.free_bytes();
+                state.edges.as_ref().is_some_and(|edges| free > *edges.free().end())
+            };
+            if let Some(state) = states.iter().find(is_beyond) {
+                let what = format!("{} B are free, more than the bound", state.heap.free_bytes());
+                return Err(CheckError { invariant: 9, what });
+            }
             let bound = self.largest_free_hint();
             let longest = states.iter_mut().map(|state| state.heap.largest_free()).max();
             let ends = ends(states);
@@ -789,6 +810,15 @@ impl SpaceShards<SpaceCore> {
     pub(super) fn largest_bound(&self) -> u64 {
         let hints = self.shards().map(|shard| shard.core.largest_free_hint());
         hints.max().unwrap_or(0).max(self.longest_run())
+    }
+
+    /// Returns an upper bound of the free bytes, without a lock. O(shards).
+    pub(super) fn free_bound(&self) -> u64 {
+        let bound = |SpaceShard { core, edges }: &SpaceShard<SpaceCore>| {
+            // While slots are open, ranges may be free that no holder of the lock has counted.
+            if core.state.is_open() { core.capacity() } else { *edges.free().end() }
+        };
+        self.shards().map(bound).fold(0, u64::saturating_add)
     }
 
     /// Runs `attempt`, an operation on a raw handle, with the shard of its slot. A handle of before

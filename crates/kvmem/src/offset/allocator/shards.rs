@@ -38,7 +38,7 @@
 
 use std::any::Any;
 use std::array;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::{Arc, OnceLock};
 
 use super::generations::GenerationTable;
@@ -52,6 +52,8 @@ pub(crate) const MAX_SHARDS: usize = if MODELLED { 2 } else { 32 };
 pub(crate) const NODE_BITS: u32 = 26;
 /// Bound of the free bytes at an end of a shard after something was freed there.
 const UNKNOWN: u64 = u64::MAX;
+/// The bounds of the free bytes of a shard are two parts in this many of the shard apart.
+const SLACK_SHARE: u64 = 32;
 
 /// Returns the tag of the nodes of the shard `at`.
 pub(super) fn tag_of(at: usize) -> u32 {
@@ -94,9 +96,10 @@ impl UntaggedSlots {
     }
 }
 
-/// Upper bounds of the free bytes at the ends of a shard.
+/// Upper bounds of the free bytes of a shard, at its ends and all together.
 ///
-/// The lock of the shard protects all changes. Threads without the lock read the bounds.
+/// The lock of the shard protects all changes. Threads without the lock read the bounds, whose line
+/// is seldom written.
 #[repr(align(64))]
 pub(crate) struct ShardEdges {
     head: AtomicU64,
@@ -105,28 +108,50 @@ pub(crate) struct ShardEdges {
     head_end: AtomicU64,
     /// A range that ends from here on, when it is freed, may lengthen the tail.
     tail_start: AtomicU64,
+    /// At least the free bytes, and at most two times the slack more.
+    free: AtomicU64,
+    slack: AtomicU64,
 }
 
 impl ShardEdges {
     fn new() -> Self {
-        let unknown = || AtomicU64::new(UNKNOWN);
-        let (head, tail, tail_start) = (unknown(), unknown(), AtomicU64::new(0));
-        ShardEdges { head, tail, head_end: unknown(), tail_start }
+        let (unknown, none) = (|| AtomicU64::new(UNKNOWN), || AtomicU64::new(0));
+        let (head, tail, head_end, free) = (unknown(), unknown(), unknown(), unknown());
+        ShardEdges { head, tail, head_end, tail_start: none(), free, slack: none() }
     }
 
-    /// Publishes exact bounds. The caller holds the lock.
-    pub(super) fn publish(&self, ends: ShardEnds) {
+    /// Publishes exact bounds of the ends, and one of the `free` bytes. The caller holds the lock.
+    pub(super) fn publish(&self, ends: ShardEnds, free: u64) {
         // Relaxed, all: the lock orders the changes. That a thread which learns of a free sees its
         // bound rests on the coherence of each atomic.
         self.head.store(ends.head, Ordering::Relaxed);
         self.tail.store(ends.tail, Ordering::Relaxed);
         self.head_end.store(ends.start + ends.head, Ordering::Relaxed);
         self.tail_start.store(ends.end - ends.tail, Ordering::Relaxed);
+        self.slack.store((ends.end - ends.start) / SLACK_SHARE, Ordering::Relaxed);
+        self.bound_free(free);
     }
 
-    /// Notes that a range was freed. The caller holds the lock.
+    /// Returns bounds of the free bytes. The lower one may be late where the holder of the lock
+    /// serves other threads.
+    pub(super) fn free(&self) -> RangeInclusive<u64> {
+        // Relaxed, both: as in `publish`.
+        let (most, slack) = (self.free.load(Ordering::Relaxed), self.slack.load(Ordering::Relaxed));
+        most.saturating_sub(2 * slack)..=most
+    }
+
+    /// Makes the bounds contain the free bytes. The caller holds the lock.
+    pub(super) fn bound_free(&self, free: u64) {
+        if !self.free().contains(&free) {
+            // Relaxed, both: as in `publish`.
+            self.free.store(free + self.slack.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that a range was freed, after which `free` bytes are free. The caller holds the lock.
     #[inline]
-    pub(super) fn freed(&self, range: Range<u64>) {
+    pub(super) fn freed(&self, range: Range<u64>, free: u64) {
+        self.bound_free(free);
         // Relaxed, all: as in `publish`.
         if range.start <= self.head_end.load(Ordering::Relaxed) {
             self.head.store(UNKNOWN, Ordering::Relaxed);
@@ -366,6 +391,20 @@ mod tests {
 
     fn run(shards: Range<usize>, range: Range<u64>, pieces: u64) -> Run {
         Run { shards, range, pieces }
+    }
+
+    #[test]
+    fn the_bounds_of_the_free_bytes_change_seldom() {
+        let edges = ShardEdges::new();
+        edges.publish(ShardEnds { start: 0, end: 100 * SLACK_SHARE, head: 0, tail: 0 }, 1000);
+        for free in [1000, 900, 1100] {
+            edges.bound_free(free);
+            assert_eq!(edges.free(), 900..=1100);
+        }
+        edges.freed(1600..1601, 1101);
+        assert_eq!(edges.free(), 1001..=1201);
+        edges.bound_free(50);
+        assert_eq!(edges.free(), 0..=150);
     }
 
     #[test]

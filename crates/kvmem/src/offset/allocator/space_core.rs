@@ -112,7 +112,7 @@ impl SpaceState {
         let size = size.unwrap_or_else(|| self.heap.size_of(placed));
         self.heap.free(node, offset, size);
         if let Some(edges) = &self.edges {
-            edges.freed(offset..offset + size);
+            edges.freed(offset..offset + size, self.heap.free_bytes());
         }
     }
 
@@ -266,11 +266,21 @@ impl SpaceCore {
         }
     }
 
+    /// Returns whether a range of `size` bytes may be free, without the lock. Where the space is
+    /// cut, all free bytes decide, and no line is read that other threads write often.
+    #[inline]
+    pub(crate) fn may_have(&self, size: u64) -> bool {
+        match self.hint.largest() {
+            DIVERTED => size <= self.free_bound(),
+            largest => size <= largest,
+        }
+    }
+
     /// Returns an upper bound of the free bytes, without the lock.
     #[inline]
     pub(crate) fn free_bound(&self) -> u64 {
         if let Some(shards) = self.sharded() {
-            return shards.shards().map(|shard| shard.core.free_bound()).sum();
+            return shards.free_bound();
         }
         // While slots are open, ranges may be free that no holder of the lock has counted.
         if self.state.is_open() { self.capacity() } else { self.hint.free() }
@@ -370,6 +380,13 @@ impl SpaceCore {
 
     /// Runs `change` under the lock of a core that has no shards, because it is one.
     pub(super) fn with<R>(&self, change: impl FnOnce(&mut SpaceState) -> R) -> R {
+        let change = |state: &mut SpaceState| {
+            let changed = change(state);
+            if let Some(edges) = &state.edges {
+                edges.bound_free(state.heap.free_bytes());
+            }
+            changed
+        };
         self.with_whole(change).unwrap_or_else(|_| unused())
     }
 
@@ -412,9 +429,7 @@ impl SpaceCore {
     pub(super) fn leave(&self, mut slot: StateGuard<'_>) {
         if !slot.is_open() {
             self.publish_slot(&mut slot);
-            // Relaxed: as in `set_combining`.
-            let combines = self.combines.load(Ordering::Relaxed);
-            if !self.is_shard && !combines && slot.has_lasted() {
+            if !self.is_shard && slot.has_lasted() {
                 self.cut(slot);
             }
             return;
@@ -456,23 +471,24 @@ impl SpaceCore {
     pub(crate) fn allocate(&self, size: u64) -> Result<Placed, AllocError> {
         self.admit(size)?;
         let Some(mut slot) = self.state.try_lock_closed() else {
-            return self.allocate_waiting(size);
+            return self.allocate_waiting(size, u64::MAX);
         };
         let Some(state) = &mut *slot else {
             drop(slot);
-            return self.allocate_in_shards(size);
+            return self.allocate_in_shards(size, u64::MAX);
         };
         self.place(state, size, |_, placed| placed)
     }
 
-    /// Allocates `size` bytes concurrently with other threads, or has one of them do it.
+    /// Allocates `size` bytes concurrently with other threads, or has one of them do it, if fewer
+    /// than `max_live` ranges are in use.
     #[cold]
     #[inline(never)]
-    fn allocate_waiting(&self, size: u64) -> Result<Placed, AllocError> {
+    pub(super) fn allocate_waiting(&self, size: u64, max_live: u64) -> Result<Placed, AllocError> {
         if self.state.is_diverted() {
-            return self.allocate_in_shards(size);
+            return self.allocate_in_shards(size, max_live);
         }
-        let mut slot = match self.state.request([size, ALLOCATE]) {
+        let mut slot = match self.state.request([size, request_below(max_live)]) {
             Ok([offset, node]) if node != FAILED => {
                 return Ok(Placed { node: node as u32, offset });
             }
@@ -481,18 +497,19 @@ impl SpaceCore {
             Err(Some(slot)) => slot,
             Err(None) => self.enter(),
         };
+        let attempt = |state: &mut SpaceState| {
+            below(state.heap.live(), max_live)?;
+            place_waiting(state, size, |_, placed| placed)
+        };
         let Some(state) = &mut *slot else {
             drop(slot);
-            return self.allocate_in_shards(size);
+            return self.allocate_in_shards(size, max_live);
         };
-        let mut placed = state.heap.allocate(size);
-        if placed.is_none() {
-            slot.serve();
+        let mut result = attempt(state);
+        if result.is_err() && slot.serve() > 0 {
             let Some(state) = &mut *slot else { unused() };
-            placed = state.heap.allocate(size);
+            result = attempt(state);
         }
-        let Some(state) = &mut *slot else { unused() };
-        let result = placed.ok_or_else(|| state.heap.allocation_error(size));
         self.leave(slot);
         result
     }
@@ -603,38 +620,14 @@ impl SpaceCore {
     pub(crate) fn allocate_below(&self, size: u64, max_live: u64) -> Result<Placed, AllocError> {
         self.admit(size)?;
         let Some(mut slot) = self.state.try_lock_closed() else {
-            // A request that another thread serves has no limit.
-            if max_live == u64::MAX {
-                return self.allocate_waiting(size);
-            }
-            return self.allocate_below_waiting(size, max_live);
+            return self.allocate_waiting(size, max_live);
         };
         let Some(state) = &mut *slot else {
             drop(slot);
-            return self.allocate_below_waiting(size, max_live);
+            return self.allocate_in_shards(size, max_live);
         };
         below(state.heap.live(), max_live)?;
         self.place(state, size, |_, placed| placed)
-    }
-
-    #[cold]
-    #[inline(never)]
-    pub(super) fn allocate_below_waiting(
-        &self,
-        size: u64,
-        max_live: u64,
-    ) -> Result<Placed, AllocError> {
-        let placed = self.with_whole(|state| {
-            below(state.heap.live(), max_live)?;
-            place_waiting(state, size, |_, placed| placed)
-        });
-        match placed {
-            Ok(placed) => placed,
-            Err(_) => {
-                self.spare_live(max_live)?;
-                self.allocate_in_shards(size)
-            }
-        }
     }
 
     /// Frees the raw allocation at a slot, if this core is that of the allocator `id` and the slot
@@ -808,13 +801,16 @@ impl SpaceCore {
 
 /// The hint of a space that is cut: above every size, so a request finds the shards.
 pub(super) const DIVERTED: u64 = u64::MAX;
-/// The second word of a request to allocate; that of a free names a node, which is not 0.
-const ALLOCATE: u64 = 0;
 /// The second word of the answer to a request that failed.
 const FAILED: u64 = u64::MAX;
 
-/// What the holder of the lock does for other threads. A free is the offset, and the node below the
-/// size.
+/// Returns the second word of a request to allocate: the limit of ranges, above no node.
+fn request_below(max_live: u64) -> u64 {
+    max_live.min(u64::from(u32::MAX)) << 32
+}
+
+/// What the holder of the lock does for other threads. A free is the offset, and the node, which is
+/// not 0, below the size.
 impl Combined for Option<Box<SpaceState>> {
     fn note(&mut self, [offset, range]: Words) {
         let Some(state) = self else { unused() };
@@ -822,12 +818,13 @@ impl Combined for Option<Box<SpaceState>> {
     }
 
     fn request(&mut self, words: Words) -> Words {
-        if words[1] != ALLOCATE {
+        if words[1] as u32 != 0 {
             self.note(words);
             return words;
         }
         let Some(state) = self else { unused() };
-        match state.heap.allocate(words[0]) {
+        let may = state.heap.live() < words[1] >> 32;
+        match may.then(|| state.heap.allocate(words[0])).flatten() {
             Some(Placed { node, offset }) => [offset, u64::from(node)],
             None => [0, FAILED],
         }
@@ -914,4 +911,23 @@ fn foreign(state: &Option<Box<SpaceState>>, handle_of: u64) -> RawError {
 #[cold]
 pub(super) fn unused() -> ! {
     panic!("this core has no state");
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::offset::Placement;
+
+    #[test]
+    fn the_holder_keeps_the_limit_of_another_threads_request() {
+        let heap = Heap::new(0..100, None, Placement::BestFit, u32::MAX);
+        let mut state = Some(Box::new(SpaceState::new(heap, GenerationTable::new(), 1)));
+        let [offset, node] = state.request([10, request_below(1)]);
+        assert_ne!(node, FAILED);
+        assert_eq!(state.request([10, request_below(1)])[1], FAILED);
+        assert_ne!(state.request([10, request_below(u64::MAX)])[1], FAILED);
+        state.request([offset, 10 << 32 | node]);
+        assert_eq!(state.request([10, request_below(1)])[1], FAILED);
+        assert_ne!(state.request([10, request_below(2)])[1], FAILED);
+    }
 }

@@ -62,6 +62,13 @@ impl SpaceHandle {
         self.core.hint.largest()
     }
 
+    /// Returns the free bytes of a space whose [`whole_hint`](Self::whole_hint) a size exceeds: it
+    /// is not cut, and no free is left to the holder of the lock. One load.
+    #[inline(always)]
+    pub(crate) fn whole_free(self) -> u64 {
+        self.core.hint.free()
+    }
+
     /// Returns the error of a request of 0 bytes, or of more than `largest_free`, a value of
     /// [`whole_hint`](Self::whole_hint).
     #[inline(always)]
@@ -74,6 +81,18 @@ impl SpaceHandle {
     #[inline]
     pub(crate) fn may_serve(self, size: u64) -> bool {
         self.core.may_serve(size)
+    }
+
+    /// Returns whether the space is cut.
+    #[inline]
+    pub(crate) fn is_cut(self) -> bool {
+        self.core.sharded().is_some()
+    }
+
+    /// See [`SpaceCore::may_have`].
+    #[inline]
+    pub(crate) fn may_have(self, size: u64) -> bool {
+        self.core.may_have(size)
     }
 
     /// Returns the free bytes of a recent moment, without the lock: those of the thread's shard if
@@ -121,7 +140,7 @@ impl SpaceHandle {
     pub(crate) fn try_take(self, size: u64, max_live: u64) -> Option<Range> {
         let Placed { node, offset } = match self.core.try_allocate_below(size, max_live) {
             Some(placed) => placed?,
-            None => self.core.allocate_below_waiting(size, max_live).ok()?,
+            None => self.core.allocate_waiting(size, max_live).ok()?,
         };
         Some(Range::new(offset, short_size(size), node))
     }

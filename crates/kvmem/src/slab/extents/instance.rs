@@ -221,14 +221,14 @@ impl ExtentInstance {
 
     #[inline(always)]
     fn allocate_from_space(&self, size: u64) -> Result<Range, AllocError> {
-        // Most requests of a full space fail here, where nothing is cached: three loads decide. The
-        // hint of a cut space is above every size.
-        let mut largest = 0;
-        let fails = self.hot.nothing_hot(|| {
-            largest = self.space.whole_hint();
-            size.wrapping_sub(1) >= largest
-        });
-        if fails {
+        // Most requests of a full space fail here: nothing is cached, or too little. The hint of a
+        // cut space is above every size.
+        let largest = self.space.whole_hint();
+        let exceeds_hint = || size.wrapping_sub(1) >= self.space.whole_hint();
+        if size.wrapping_sub(1) >= largest
+            && (self.hot.nothing_hot(exceeds_hint)
+                || size > self.magazines.max_free_fast(|| self.space.whole_free()))
+        {
             return Err(self.space.error_above(size, largest));
         }
         // The error is passed separately, so a successful result stays in registers. It is made
@@ -256,9 +256,7 @@ impl ExtentInstance {
         let may_serve = size > 0 && self.space.may_serve(size);
         if self.hot.nothing_hot(|| true) {
             // Nothing is cached, and the space decides.
-            if !may_serve
-                && self.hot.nothing_hot(|| size.wrapping_sub(1) >= self.space.largest_free_hint())
-            {
+            if !may_serve && self.hot.nothing_hot(|| size == 0 || !self.space.may_have(size)) {
                 return Range::none(FULL).into_words();
             }
             // If it fails, the caches are queried: a size may have become hot meanwhile.
@@ -280,10 +278,7 @@ impl ExtentInstance {
     #[cold]
     #[inline(never)]
     fn allocate_slow(&self, size: u64, failure: &mut AllocError) -> Range {
-        if !self.space.may_serve(size)
-            && size > self.space.largest_free_hint()
-            && self.is_full_slow(size)
-        {
+        if !self.space.may_serve(size) && !self.space.may_have(size) && self.is_full_slow(size) {
             return Range::none(FULL);
         }
         if !self.magazines.pays_off() {
@@ -553,10 +548,10 @@ impl SpaceSource {
         self.instance().map_or(u64::MAX, ExtentInstance::max_live)
     }
 
-    /// Returns the size of a class if a free range is long enough for it, according to the hint.
+    /// Returns the size of a class, if it stands for one and a free range may have it.
     fn size_of(&self, class: usize) -> Option<u32> {
         let size = self.instance()?.hot.size_of(class);
-        let fits = |size| self.space.may_serve(size) || size <= self.space.largest_free_hint();
+        let fits = |size| self.space.may_serve(size) || self.space.may_have(size);
         (size > 0 && fits(u64::from(size))).then_some(size)
     }
 }
@@ -566,6 +561,10 @@ impl RoundSource<Range> for SpaceSource {
 
     fn keeps(&self, class: usize, range: &Range) -> bool {
         self.instance().is_some_and(|instance| instance.hot.keeps(class, range.size()))
+    }
+
+    fn is_spread(&self) -> bool {
+        self.space.is_cut()
     }
 
     fn refill(&self, class: usize, want: usize, out: &mut Vec<Range>) {

@@ -14,6 +14,22 @@ fn named(capacity: u64, hot: &[u64]) -> ExtentCache {
         .expect("valid settings")
 }
 
+/// Returns how many of 50 freed ranges are cached, of which a magazine holds four.
+fn cached_of_fifty(shards: u32) -> usize {
+    let space = named(256 << 20, &[4 << 20]);
+    space.cut(shards);
+    let all: Vec<_> = (0..50).map(|_| space.allocate(4 << 20).unwrap()).collect();
+    drop(all);
+    space.stats().cached_ranges
+}
+
+/// Above a cut space, small magazines are not exchanged.
+#[test]
+fn a_thread_calls_a_cut_space_and_not_the_depot() {
+    assert_eq!(cached_of_fifty(4), 8, "two magazines");
+    assert!(cached_of_fifty(1) > 8, "and those of the depot");
+}
+
 /// Many short cached ranges, each next to a longer free one, are one range together.
 #[test]
 fn the_hint_counts_free_ranges_between_cached_ones() {

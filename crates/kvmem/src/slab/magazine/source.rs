@@ -18,6 +18,12 @@ pub(crate) trait RoundSource<R>: Send + Sync + 'static {
         true
     }
 
+    /// Returns whether threads can use the source at once, as a rule. Called on slow paths, under
+    /// the owner's lock.
+    fn is_spread(&self) -> bool {
+        false
+    }
+
     /// Appends up to `want` rounds of a class to `out`; fewer only if there are no more.
     fn refill(&self, class: usize, want: usize, out: &mut Vec<R>);
 

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use super::super::backoff::Backoff;
+use super::super::backoff::{Backoff, NAP};
 use super::super::checker::{AtomicU32, Instant, MODELLED, Ordering, hint};
 use super::super::statics::const_new;
 use super::super::witness::Witness;
@@ -29,6 +29,9 @@ pub(super) const WAITS: u32 = if MODELLED { 1 } else { 16 };
 /// than [`PERIOD_TIME`]: the lock was free most of the time.
 pub(super) const PERIOD: u32 = if MODELLED { 2 } else { 64 };
 const PERIOD_TIME: Duration = Duration::from_micros(if UNOPTIMIZED { 4096 } else { 256 });
+/// What each nap adds to [`PERIOD_TIME`]: some thread sleeps for a tenth of the time, because a nap
+/// takes about twice as long as it should.
+const TIME_OF_NAP: Duration = NAP.saturating_mul(20);
 /// Waits of a period of a lock whose slots stay closed.
 const PERIOD_OF_WAITS: u32 = if MODELLED { 1 } else { PERIOD };
 /// Operations take ten times as long.
@@ -86,7 +89,7 @@ impl Load {
 
     /// Ends a period, which was useful if it was also short; returns whether the contention lasts.
     fn end_period(&mut self, useful: bool) -> bool {
-        let useful = useful && self.is_within(PERIOD_TIME);
+        let useful = useful && self.is_within(PERIOD_TIME + TIME_OF_NAP * self.naps);
         self.restart();
         self.useful = if useful { self.useful + 1 } else { self.useful.saturating_sub(1) };
         let lasts = self.useful >= LASTING;

@@ -8,6 +8,10 @@
 //!    and loads a full (or empty) one of the depot;
 //! 3. and if the depot has none, refills a magazine from the source (or allocates an empty one).
 //!
+//! Where the source is [spread](RoundSource::is_spread) and magazines are small, the thread takes
+//! or returns a single round of the source instead of 2 and 3: the depot's lines, and the counters
+//! of charges and moves, would serve one thread after the other.
+//!
 //! A thread without a cache, or one that is on a slow path already, takes single rounds from the
 //! depot, and returns them to the source.
 
@@ -18,6 +22,9 @@ use super::super::thread_cache::{OwnCache, OwnerAccess, SlowPath};
 use super::state::MagazineCore;
 use super::transfers::InFlight;
 use crate::sync::Ordering;
+
+/// Rounds of magazines that threads exchange so often that they would wait for the depot.
+const DIRECT_ROUNDS: usize = 8;
 
 /// The first part of a get, which happens under the owner's lock.
 enum GetOutcome<'a, R> {
@@ -108,8 +115,9 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             // No magazine is worth the way to the depot.
             return GetOutcome::TakeOne;
         }
+        let is_direct = refill && self.is_direct(capacity);
         let mut spare = None;
-        let (full, check_clock) = depot.take_full(node, || {
+        let empty = || {
             // Before another thread can find the depot empty.
             self.holders.add_cache(access);
             if S::TRACKED {
@@ -118,7 +126,9 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             let empty = slot.previous.take()?;
             spare = Some(empty.charge());
             Some(empty)
-        });
+        };
+        let (full, check_clock) =
+            if is_direct { (None, false) } else { depot.take_full(node, empty) };
         if let Some(charge) = spare {
             self.bound.uncharge(charge);
         }
@@ -151,7 +161,16 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             }
             self.holders.add_cache(access);
         }
+        if is_direct {
+            return GetOutcome::TakeOne;
+        }
         GetOutcome::Refill(slot.loaded.capacity(), self.transfers.begin())
+    }
+
+    /// Returns whether a thread calls the source and not the depot when magazines of `capacity`
+    /// rounds cannot serve it.
+    fn is_direct(&self, capacity: usize) -> bool {
+        capacity <= DIRECT_ROUNDS && self.source.is_spread()
     }
 
     /// Fills the loaded magazine from the source; returns one of the rounds.
@@ -232,21 +251,25 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             return;
         }
         let capacity = depot.capacity();
-        if capacity == 0 {
+        let (has_full, is_direct) = (slot.previous.capacity() > 0, self.is_direct(capacity));
+        if capacity == 0 || has_full && is_direct {
             drop(access);
             return self.source.drain_one(depot.class(), round);
         }
-        let has_full = slot.previous.capacity() > 0;
         let is_at_limit = has_full && depot.is_at_limit(node, self.max_full_magazines);
         let charge = || self.bound.charge(capacity, depot.round_bytes());
         let Some(charge) = (!is_at_limit).then(charge).flatten() else {
-            let moving = self.moves.begin(S::TRACKED);
-            let full = slot.loaded.take();
-            slot.loaded.set(slot.previous.take());
-            let in_flight = self.transfers.begin();
-            drop(access);
-            self.make_room(slow_path, depot, full, in_flight, round);
-            drop(moving);
+            if is_direct {
+                drop(access);
+                self.source.drain_one(depot.class(), round);
+            } else {
+                let _move = self.moves.begin(S::TRACKED);
+                let full = slot.loaded.take();
+                slot.loaded.set(slot.previous.take());
+                let in_flight = self.transfers.begin();
+                drop(access);
+                self.make_room(slow_path, depot, full, in_flight, round);
+            }
             if !has_full {
                 self.make_way();
             }
