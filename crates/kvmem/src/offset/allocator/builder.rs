@@ -45,7 +45,7 @@ impl OffsetAllocatorBuilder {
         self
     }
 
-    /// Fixes the number of [shards](crate::offset#shards), 1 to 32: the space is cut at once, or
+    /// Fixes the number of [shards](crate::offset#shards), 1 to 63: the space is cut at once, or
     /// never with 1. Otherwise it is cut when threads contend for its lock.
     ///
     /// ```

@@ -20,6 +20,9 @@ use crate::sync::{MODELLED, Ordering, processors, thread_number};
 /// Ranges in use for each shard, at least: with fewer, a shard would be short compared with the
 /// requests, and less of the space could be used.
 const MIN_LIVE: u64 = if MODELLED { 1 } else { 256 };
+/// Ranges in use for the most shards, which may have fewer each: a thread that shares its home
+/// fetches the metadata from another one with each call.
+const MANY_LIVE: u64 = 32 * MIN_LIVE;
 /// Distance from the limit of live ranges from which on all shards are locked to count them. More
 /// threads than this would have to allocate at the same moment to pass the limit.
 const LIVE_SLACK: u64 = 4096;
@@ -47,7 +50,9 @@ impl SpaceCore {
             // With a limit of ranges, a shard could reach its part of it before the others.
             let limited = heap.max_ranges() < u32::MAX / 2;
             let able = !closed && !is_fixed && !limited && !heap.is_fresh();
-            if able { shards_of_processors().min((heap.live() / MIN_LIVE) as usize) } else { 0 }
+            let live = heap.live();
+            let most = if live < MANY_LIVE { (live / MIN_LIVE) as usize } else { MAX_SHARDS };
+            if able { shards_of_processors().min(most) } else { 0 }
         };
         let shards = slot.as_deref().map_or(0, wanted);
         if shards < 2 {

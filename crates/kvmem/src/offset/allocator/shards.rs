@@ -46,8 +46,8 @@ use super::homes::Homes;
 use crate::offset::heap::{Placed, ShardEnds};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, MODELLED, Mutex, Ordering, SeqCounter};
 
-/// Upper bound of the number of shards of a space.
-pub(crate) const MAX_SHARDS: usize = if MODELLED { 2 } else { 32 };
+/// Upper bound of the number of shards of a space: a tag has six bits, and is not 0.
+pub(crate) const MAX_SHARDS: usize = if MODELLED { 2 } else { 63 };
 /// Bits of a node within its shard; the tag is above them.
 pub(crate) const NODE_BITS: u32 = 26;
 /// Bound of the free bytes at an end of a shard after something was freed there.
@@ -265,9 +265,15 @@ impl<C> SpaceShards<C> {
     /// Returns the number of the shard that contains an offset in use.
     #[inline]
     pub(super) fn shard_at(&self, offset: u64) -> usize {
-        // Relaxed: see the head of this module.
-        let begins_behind = |at: &usize| self.starts[*at].load(Ordering::Relaxed) > offset;
-        (1..self.len()).find(begins_behind).unwrap_or(self.len()) - 1
+        let (mut at, mut len) = (0, self.len());
+        while len > 1 {
+            let half = len / 2;
+            // Relaxed: see the head of this module.
+            let is_before = self.starts[at + half].load(Ordering::Relaxed) <= offset;
+            at += if is_before { half } else { 0 };
+            len -= half;
+        }
+        at
     }
 
     /// Returns the number of the shard that a thread requests from first.

@@ -231,8 +231,8 @@ fn threads_begin_in_different_shards() {
 fn numbers_of_shards_that_a_space_cannot_have_are_errors() {
     let build = |capacity, shards| OffsetAllocator::builder(capacity).shards(shards).build();
     let error = |requested, max| SpaceError::Shards { requested, max };
-    assert_eq!(build(1 << 20, 0).unwrap_err(), error(0, 32));
-    assert_eq!(build(1 << 20, 33).unwrap_err(), error(33, 32));
+    assert_eq!(build(1 << 20, 0).unwrap_err(), error(0, 63));
+    assert_eq!(build(1 << 20, 64).unwrap_err(), error(64, 63));
     assert_eq!(build(3, 4).unwrap_err(), error(4, 3));
     assert!(matches!(build(0, 2), Err(SpaceError::Capacity { requested: 0, .. })));
     let cut = OffsetAllocator::builder(100).boundary(60).shards(3).build();

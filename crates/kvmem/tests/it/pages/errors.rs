@@ -207,7 +207,7 @@ fn spaces() -> Vec<Row> {
         row(SpaceError::Capacity { requested: 0, limit: 1 << 63 }),
         row(SpaceError::ZeroBoundary),
         row(SpaceError::MaxRanges { requested: 1, min: 16 }),
-        row(SpaceError::Shards { requested: 64, max: 32 }),
+        row(SpaceError::Shards { requested: 64, max: 63 }),
         row(SpaceError::WrongDirection { capacity: 1 << 20, requested: 4096 }),
         row(SpaceError::InUse { requested: 4096, end_of_last: 65_536 }),
         row(SpaceError::TooManyRanges { ranges: 1000 }),
