@@ -93,7 +93,8 @@ fn start_neighbour(group: &Group, times: u64) -> Child {
     command.spawn().expect("it can be started")
 }
 
-/// Takes 120 MiB at half a GiB a second, holds it for a moment and gives it back.
+/// Takes 120 MiB at an eighth of a GiB a second, and gives it back. A faster one wins now and then
+/// on a machine whose processors are busy: the server must run to give memory back.
 #[test]
 #[ignore = "a neighbour for another test, which starts it"]
 fn neighbour() {
@@ -102,7 +103,7 @@ fn neighbour() {
         let mut taken = Vec::new();
         for _ in 0..60 {
             taken.push(vec![1_u8; 2 << 20]);
-            thread::sleep(Duration::from_millis(4));
+            thread::sleep(Duration::from_millis(16));
         }
         assert!(taken.iter().all(|part| part[part.len() - 1] == 1));
     }
