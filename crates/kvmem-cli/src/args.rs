@@ -1,6 +1,7 @@
 //! The command line.
 
 mod doctor;
+mod kv_events;
 mod metrics;
 mod mooncake;
 mod mount;
@@ -17,6 +18,7 @@ use clap::{Parser, Subcommand};
 use kvmem::arena::ByteSize;
 
 pub use self::doctor::DoctorArgs;
+pub use self::kv_events::KvEventsArgs;
 pub use self::metrics::MetricsArgs;
 pub use self::mooncake::{ServeMooncake, ServeMooncakeError};
 pub use self::mount::MountArgs;

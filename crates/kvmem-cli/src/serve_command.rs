@@ -6,6 +6,7 @@
 //! write to one index, and the files are retained before the first client can connect.
 
 mod housekeeping;
+mod kv_events;
 mod mooncake;
 mod principal;
 mod report;
@@ -60,6 +61,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         return Err(failure(NodeError::InUse { path: shown(&socket).to_string() }));
     }
     let metrics = MetricsServer::start(&args.metrics).map_err(Failure::usage)?;
+    let events = kv_events::listen(&args.kv_events).map_err(Failure::usage)?;
     let tier = tier::open(args)?;
     let (retention, made) = make_retained(args, &socket, &mut passed)?;
     let memory_bytes = made.node.stats().wanted_capacity;
@@ -95,6 +97,11 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
              this memory",
         );
     }
+    let events_at = events.as_ref().map(|(_, address)| *address);
+    if let Some((listener, _)) = events {
+        let options = kv_events::options(&args.kv_events);
+        server.publish_events(listener, &options).map_err(failure)?;
+    }
     let files = server.descriptors().map_err(failure)?;
     if let Some(metrics) = &metrics {
         let name = shown(&socket).to_string();
@@ -122,10 +129,14 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         tier_values,
         mooncake: args.mooncake.as_ref().map(|mooncake| mooncake.master.clone()),
         metrics: metrics.as_ref().map(MetricsServer::address),
+        kv_events: events_at,
         retained: retention.to_string(),
     };
     if let Some(address) = report.metrics {
         print_message(format_args!("kvmem: metrics at http://{address}/metrics"));
+    }
+    if let Some(address) = report.kv_events {
+        print_message(format_args!("kvmem: KV events at tcp://{address}"));
     }
     let watch = tier.as_ref().map(tier::TierWatch::new);
     let housekeeping = Housekeeping::start(retention, files, socket, server.observer(), watch);

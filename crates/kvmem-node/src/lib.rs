@@ -4,6 +4,7 @@ mod client;
 mod crc;
 mod error;
 pub mod format;
+mod kv_events;
 mod memory_holder;
 mod node;
 pub mod observe;
@@ -28,6 +29,7 @@ pub use client::{
     ValueOptions,
 };
 pub use error::{AccessError, BadIndex, CallError, NodeError, Quota, TooMany};
+pub use kv_events::KvEventsOptions;
 pub use memory_holder::{
     MAX_RETAINED, MAX_RETAINED_NAME, MemoryHolder, MemoryHolderCallError, MemoryHolderClient,
     MemoryHolderError, MemoryHolderOptions, RetainedListed,

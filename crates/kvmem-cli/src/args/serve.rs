@@ -9,7 +9,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use kvmem::arena::{ByteSize, Ladder, Numa, Populate};
 use kvmem_node::{NO_BOUNDARY, NamespaceLimits};
 
-use super::{MetricsArgs, Policy, ServeMooncake, ServeTier, size};
+use super::{KvEventsArgs, MetricsArgs, Policy, ServeMooncake, ServeTier, size};
 
 /// Options of `kvmem serve`.
 #[derive(Clone, Debug, ClapArgs)]
@@ -221,6 +221,10 @@ pub struct ServeArgs {
     /// Where metrics are served.
     #[command(flatten)]
     pub metrics: MetricsArgs,
+
+    /// Where KV events are published.
+    #[command(flatten)]
+    pub kv_events: KvEventsArgs,
 
     /// When clients can connect, write what was mapped and recovered as JSON to FILE; - for
     /// standard output instead of the text

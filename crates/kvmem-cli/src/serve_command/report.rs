@@ -29,6 +29,7 @@ pub(super) struct ServeReport {
     /// The master of the cluster. Its helper may not be ready yet.
     pub(super) mooncake: Option<String>,
     pub(super) metrics: Option<SocketAddr>,
+    pub(super) kv_events: Option<SocketAddr>,
     /// `retained_by` in words.
     #[serde(skip)]
     pub(super) retained: String,

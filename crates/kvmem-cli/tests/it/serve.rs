@@ -755,6 +755,8 @@ fn invalid_options_of_a_server_end_with_status_2() {
         ("4MiB", &["--retain", "disk"], "holder"),
         ("4MiB", &["--fresh", "--set-aside"], "--set-aside"),
         ("4MiB", &["--metrics", "0.0.0.0:0"], "--metrics-anywhere"),
+        ("4MiB", &["--kv-events", "tcp://*:0"], "add --kv-events-anywhere"),
+        ("4MiB", &["--kv-events", "tcp://192.0.2.1:5557", "--kv-events-anywhere"], "192.0.2.1"),
         ("4MiB", &["--socket", "/no/such/folder/n"], "--socket"),
         ("4MiB", &["--json", "/no/such/folder/r.json"], "/no/such/folder"),
     ] {

@@ -13,10 +13,11 @@
 //! | 0 to 39 | counts the events of the server |
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::format::MAX_NAMESPACES;
+use crate::format::{MAX_NAMESPACES, State};
 use crate::socket::fill_random;
 
 /// What happened to a value.
@@ -118,6 +119,23 @@ impl EventLog {
         self.events.push_back((kind, namespace, key.into()));
     }
 
+    /// Returns where to begin for position `from`, and whether events before it were lost.
+    fn begin(&self, from: u64) -> (u64, bool) {
+        let first = self.next - self.events.len() as u64;
+        match from {
+            END.. => (self.next, false),
+            0 => (first, false),
+            from if (first..=self.next).contains(&from) => (from, false),
+            // The position is that of a dropped event, or of another server.
+            _ => (first, true),
+        }
+    }
+
+    /// Returns the events from a position in the log on.
+    fn from(&self, from: u64) -> impl Iterator<Item = &(EventKind, u16, Box<[u8]>)> {
+        self.events.range(self.events.len() - (self.next - from) as usize..)
+    }
+
     /// Returns at most `max` events from position `from` on, of those that the caller `sees` by
     /// their numbers and namespaces.
     pub(super) fn since(
@@ -126,17 +144,9 @@ impl EventLog {
         max: usize,
         mut sees: impl FnMut(u64, u16) -> bool,
     ) -> Events {
-        let first = self.next - self.events.len() as u64;
-        let (from, lost) = match from {
-            END.. => (self.next, false),
-            0 => (first, false),
-            from if (first..=self.next).contains(&from) => (from, false),
-            // The position is that of a dropped event, or of another server.
-            _ => (first, true),
-        };
-        let skip = (from - first) as usize;
+        let (from, lost) = self.begin(from);
         let (mut events, mut next) = (Vec::new(), from);
-        for (kind, namespace, key) in self.events.iter().skip(skip).take(MAX_LOOKED_AT) {
+        for (kind, namespace, key) in self.from(from).take(MAX_LOOKED_AT) {
             if events.len() == max {
                 break;
             }
@@ -150,7 +160,128 @@ impl EventLog {
     }
 }
 
+/// Where the value of a key is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In memory, whether the tier has it or not.
+    Memory,
+    /// In the tier alone.
+    Tier,
+    Nowhere,
+}
+
+/// What a [publisher](crate::kv_events) of events learns of the values of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change<'a> {
+    /// The value of a key in a namespace is now in this place.
+    Placed(u16, &'a [u8], Place),
+    /// The tier has let values go whose keys it does not know.
+    TierEvicted,
+}
+
 impl super::Node {
+    /// Says where the values of at most `max` events from position `from` on are now. Returns the
+    /// next position; `None`: events were lost.
+    pub(crate) fn changes_since(
+        &self,
+        from: u64,
+        max: usize,
+        mut take: impl FnMut(Change<'_>),
+    ) -> Option<u64> {
+        let (from, lost) = self.events.begin(from);
+        if lost {
+            return None;
+        }
+        let mut next = from;
+        for (kind, namespace, key) in self.events.from(from).take(max) {
+            next += 1;
+            let place = match kind {
+                // What came in its place has an event of its own.
+                EventKind::Replaced => continue,
+                EventKind::TierEvicted => {
+                    take(Change::TierEvicted);
+                    continue;
+                }
+                // If it has gone meanwhile, an event of its own says so.
+                EventKind::Stored => Place::Memory,
+                EventKind::Removed | EventKind::Evicted | EventKind::Damaged => {
+                    self.place_of(*namespace, key)
+                }
+            };
+            take(Change::Placed(*namespace, key, place));
+        }
+        Some(next)
+    }
+
+    /// Returns where the value of a key is. Without a tier, one that has just gone is nowhere: if
+    /// it has come back meanwhile, an event of its own says so.
+    fn place_of(&self, namespace: u16, key: &[u8]) -> Place {
+        if !self.has_tier() {
+            Place::Nowhere
+        } else if self.find(namespace, key).is_some() {
+            Place::Memory
+        } else if self.is_only_in_tier(namespace, key) {
+            Place::Tier
+        } else {
+            Place::Nowhere
+        }
+    }
+
+    /// Says which values are in memory, of `max` entries from `from` on. Returns the entry to go on
+    /// with.
+    pub(crate) fn placed_in_memory(
+        &self,
+        from: u32,
+        max: u32,
+        mut take: impl FnMut(Change<'_>),
+    ) -> Option<u32> {
+        let all = self.locals.len() as u32;
+        let end = from.saturating_add(max).min(all);
+        for slot in from..end {
+            let (word, entry) = (self.word(slot), self.entry(slot));
+            if word.state == State::Committed {
+                let key = &entry.key()[..word.key_len.into()];
+                take(Change::Placed(entry.namespace(), key, Place::Memory));
+            }
+        }
+        (end < all).then_some(end)
+    }
+
+    /// Says which values the tier alone has, of those whose keys are known: of the first `names`
+    /// keys the last `max`. Returns how many keys are left. A key that goes meanwhile is replaced
+    /// by the last one, so none is left out.
+    pub(crate) fn placed_in_tier(
+        &self,
+        names: u32,
+        max: u32,
+        mut take: impl FnMut(Change<'_>),
+    ) -> Option<u32> {
+        let names = names.min(self.tier_names() as u32);
+        let end = names.saturating_sub(max);
+        for at in (end..names).rev() {
+            let Some((namespace, key)) = self.tier_name(at as usize) else { continue };
+            if self.find(*namespace, key).is_none() && self.is_only_in_tier(*namespace, key) {
+                take(Change::Placed(*namespace, key, Place::Tier));
+            }
+        }
+        (end > 0).then_some(end)
+    }
+
+    /// Returns the name of a namespace.
+    pub(crate) fn name_of_namespace(&self, namespace: u16) -> &str {
+        &self.namespaces.get(namespace).name
+    }
+
+    /// Returns the bytes of memory of the value of a key.
+    pub(crate) fn extent_in_memory(&self, namespace: u16, key: &[u8]) -> Option<Range<u64>> {
+        self.find(namespace, key).map(|slot| self.entry(slot).extent())
+    }
+
+    /// Lets the log have at least this number of events.
+    pub(crate) fn log_at_least(&mut self, events: usize) {
+        self.events.max = self.events.max.max(events);
+    }
+
     /// Returns at most `max` events from position `from` on, of the namespaces whose names the
     /// caller `sees`. `None` stands for a name that the number of a namespace had before.
     pub(crate) fn events_since(
@@ -180,7 +311,7 @@ impl super::Node {
     }
 
     /// Returns the number of the next event.
-    pub(super) fn next_event(&self) -> u64 {
+    pub(crate) fn next_event(&self) -> u64 {
         self.events.next
     }
 }

@@ -61,6 +61,7 @@ mod tier;
 
 pub use acquire::Located;
 pub(crate) use commit::CommitItem;
+pub(crate) use events::{Change, Place};
 pub use events::{Event, EventKind, Events, NO_NAMESPACE};
 pub(crate) use evict::Evicted;
 pub use handles::BlockHandle;

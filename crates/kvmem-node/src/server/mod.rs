@@ -39,6 +39,7 @@ mod observer;
 mod options;
 mod pressure;
 mod probe;
+mod publishing;
 mod quantum;
 mod ready;
 mod resize;

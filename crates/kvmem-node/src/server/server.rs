@@ -22,6 +22,7 @@ use super::deferred::{ClearingFor, Deferred, Evicting, WaitingForSpace};
 use super::drain::Drain;
 use super::event_source::EventSource;
 use super::pressure::Pressure;
+use super::publishing::Publishing;
 use super::quantum::Quantum;
 use super::ready::{Ready, Source};
 use super::resize::WaitingForSize;
@@ -80,6 +81,7 @@ pub struct NodeServer {
     pub(super) observer: NodeObserver,
     pub(super) tier: Option<TierThreads>,
     pub(super) scrubber: Option<Scrubber>,
+    pub(super) publishing: Option<Publishing>,
     /// An eventfd by which the threads of the tier and the scrubber wake this one.
     wake: Arc<OwnedFd>,
     pub(super) deferred: HashMap<Waiting, Deferred>,
@@ -225,6 +227,7 @@ impl NodeServer {
             observer: NodeObserver::default(),
             tier: None,
             scrubber,
+            publishing: None,
             wake,
             deferred: HashMap::new(),
             next_waiting: 0,
@@ -367,6 +370,7 @@ impl NodeServer {
         self.serve_tier(now);
         self.scrub(now);
         self.answer_waiting(now);
+        self.hand_over(now);
         if self.drain_is_over(now) {
             return true;
         }
@@ -398,7 +402,8 @@ impl NodeServer {
         let drain = self.drain.as_ref().map(|drain| drain.until);
         let looks = self.looks_at_pressure();
         let next = waiting.map(|it| it.until).chain(scrubber).chain(drain).chain(looks).min();
-        next.map_or(u64::MAX, |until| until.saturating_sub(now_ms()))
+        let next = next.map_or(u64::MAX, |until| until.saturating_sub(now_ms()));
+        self.publishing.as_ref().map_or(next, |it| next.min(it.patience()))
     }
 
     /// Returns the descriptors of the memory file, the index file and the session file. A process

@@ -485,6 +485,15 @@ extra["kvmem"]["announce"] = "off"
 four = Router(Engine("four"))
 time.sleep(1)
 assert not four.look() and not four.engine.scheduler.has_pending_push_work()
+# With `server` it announces nothing, and others know the tokens.
+extra["kvmem"]["announce"] = "server"
+silent = Router(Engine("silent"))
+silent.engine.run(["described"])
+silent.engine.settle()
+within(lambda: hashes(["described"]) <= set(three.look()))
+assert all(it.token_ids for it in three.stored)
+assert not silent.look() and not silent.engine.scheduler.has_pending_push_work()
+silent.engine.close()
 extra["kvmem"]["announce"] = "loudly"
 try:
     Engine("five")

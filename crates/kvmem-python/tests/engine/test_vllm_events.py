@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -290,3 +291,51 @@ def test_events_of_real_engines_describe_the_chunks_of_all(
     for index in (of_one, of_two):
         index.close()
     assert os.path.exists(shared_node.path)
+
+
+def test_the_server_announces_what_engines_describe(
+    engines: Engines, small_model: Path, node: Nodes, tmp_path: Path
+) -> None:
+    """``kvmem serve --kv-events``, and vLLM's own decoder."""
+    from event_index import Index
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core import kv_cache_utils
+
+    kv_cache_utils.init_none_hash(sha256)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    options = ["--kv-events", address, "--kv-events-whole-hashes"]
+    shared_node = node(60 * MIB, "--tier", f"disk:{tmp_path / 'tier'},512MiB", *options)
+    index = Index(address)
+    # The events of vLLM are not enabled.
+    engine = engines.start(
+        small_model,
+        shared(shared_node, announce="server"),
+        environment=dict([WHOLE_HASHES]),
+        prefix_caching_hash_algo="sha256",
+    )
+    tokens = prompt(0, 600)
+    engine.generate(tokens)
+    parent, hashes = None, []
+    for at in range(0, len(tokens) - BLOCK + 1, BLOCK):
+        block = tuple(tokens[at : at + BLOCK])
+        parent = kv_cache_utils.hash_block_tokens(sha256, parent, block)
+        hashes.append(parent)
+    within(60, lambda: all(index.media(it) == {"CPU"} for it in hashes))
+    described = {it.block_hashes[-1]: it for it in index.stored if it.token_ids}
+    for at, block_hash in enumerate(hashes):
+        event = described[block_hash]
+        assert event.token_ids == tokens[at * BLOCK : (at + 1) * BLOCK]
+        assert event.parent_block_hash == (hashes[at - 1] if at else None)
+        assert (event.block_size, event.group_idx, event.locality) == (BLOCK, 0, "LOCAL")
+    engine.kill()
+    # The node has them still, and the next server says so.
+    shared_node.kill()
+    index.blocks.clear()
+    shared_node.start()
+    within(60, lambda: all(index.media(it) == {"CPU"} for it in hashes))
+    with kvmem.connect(shared_node.path) as client:
+        client.as_operator().evict(60 * MIB)
+    within(60, lambda: all(index.media(it) == {"STORAGE"} for it in hashes))
+    index.close()

@@ -253,8 +253,20 @@ impl Node {
     }
 
     /// Returns the number of keys of values in the tier that are known.
-    pub(in crate::node) fn tier_names(&self) -> usize {
+    pub(crate) fn tier_names(&self) -> usize {
         self.tier.as_ref().map_or(0, |it| it.names.len())
+    }
+
+    /// Takes note of the key of a value in the tier, which an earlier server may have stored.
+    pub(crate) fn name_in_tier(&mut self, namespace: u16, key: Vec<u8>) {
+        if let Some(queue) = &mut self.tier {
+            queue.names.add((namespace, key));
+        }
+    }
+
+    /// Returns the key at a place among those of the values in the tier.
+    pub(in crate::node) fn tier_name(&self, place: usize) -> Option<&NamedKey> {
+        self.tier.as_ref()?.names.get(place)
     }
 
     /// Returns the key at a place among those of the values in the tier, and the length of the
@@ -264,7 +276,7 @@ impl Node {
         place: usize,
         namespace: u16,
     ) -> Option<(&[u8], u64)> {
-        let named = self.tier.as_ref()?.names.get(place).filter(|it| it.0 == namespace)?;
+        let named = self.tier_name(place).filter(|it| it.0 == namespace)?;
         let is_alone =
             self.find(namespace, &named.1).is_none() && self.is_only_in_tier(namespace, &named.1);
         let len = is_alone.then(|| self.len_in_tier(named)).flatten()?;

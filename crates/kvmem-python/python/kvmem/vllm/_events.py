@@ -46,12 +46,18 @@ def make_events(spec: Any, announce: str, connect: Callable[[], NodeCache], path
     """Returns the events of a node for an engine, from its spec. The scheduler that asks the spec
     for its manager makes its tracker afterwards, and it is the one for them. ``connect`` opens a
     connection for a thread, to the server whose socket ``path`` is."""
-    if announce == "off" or not spec.kv_events_config.enable_kv_cache_events:
+    by_server = announce == "server"
+    if announce == "off" or not (by_server or spec.kv_events_config.enable_kv_cache_events):
         return NoEvents()
     # They import the scheduler of vLLM's connector.
+    from ._describing import Descriptions
     from ._node_events import NodeEvents
     from ._tracker import use_tracker
 
+    if by_server:
+        described = Descriptions()
+        use_tracker(spec, described, describes=True)
+        return described
     describes = bool(spec.extra_config.get("self_describing_kv_events", True))
     events = NodeEvents(connect, path, one_of_node=announce == "node", describes=describes)
     use_tracker(spec, events, describes=describes)

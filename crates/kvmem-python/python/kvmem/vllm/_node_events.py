@@ -19,18 +19,18 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 from vllm.distributed.kv_events import MEDIUM_CPU, MEDIUM_STORAGE
 
-from .._kvmem import NodeCache, NodeReservation
+from .._kvmem import NodeCache
 from ..errors import KvmemError, NodeReplacedError, OutOfSpaceError
 from ._announced import Announced, removed_events, stored_event
 from ._answers import GROUP
 from ._calls import parts
-from ._description import SUFFIX, Description, decode, parents_first
-from ._events import NoEvents
+from ._describing import Descriptions
+from ._description import SUFFIX, decode, parents_first
 from ._lease import Lease
 from ._outage import Outage
 
@@ -54,18 +54,16 @@ _HASHES = (16, 32)
 """Lengths of vLLM's hashes."""
 
 
-class NodeEvents(NoEvents):
+class NodeEvents(Descriptions):
     """The events of a node, for one engine. ``path`` is the socket of the server."""
 
     def __init__(
         self, connect: Callable[[], NodeCache], path: str, *, one_of_node: bool, describes: bool
     ) -> None:
+        super().__init__(describes=describes)
         self._connect = connect
         self._outage = Outage(path, "events")
         self._lease = Lease(self._pause) if one_of_node else None
-        self._describes = describes
-        self._descriptions: dict[bytes, Callable[[], Description]] = {}
-        self._prefix = b""
         # The thread alone uses these. It follows a reset with its next call.
         self._following = b""
         self._held: dict[bytes, Announced] = {}
@@ -96,48 +94,9 @@ class NodeEvents(NoEvents):
                 self._lock.notify_all()
         return taken
 
-    def note(self, key: bytes, describe: Callable[[], Description]) -> None:
-        """Keeps what describes a chunk until its store ends."""
-        if self._describes:
-            self._descriptions[key] = describe
-
-    def described(self, keys: Collection[bytes]) -> dict[bytes, bytes]:
-        found = {}
-        for key in keys:
-            describe = self._descriptions.pop(key, None)
-            if describe is not None:
-                with contextlib.suppress(ValueError, TypeError):
-                    found[self._prefix + key] = describe().encode()
-        return found
-
-    def reserve(
-        self,
-        cache: NodeCache,
-        chunks: Sequence[NodeReservation],
-        described: dict[bytes, bytes],
-        priority: int = 0,
-    ) -> list[NodeReservation]:
-        abouts = [
-            (_name(it) + SUFFIX, about)
-            for it in chunks
-            if (about := described.get(_name(it))) is not None
-        ]
-        sizes = [(key, len(about)) for key, about in abouts]
-        if not sizes:
-            return []
-        try:
-            reserved = cache.reserve_batch(sizes, priority=priority)
-        except OutOfSpaceError:
-            # The chunks themselves are of more use.
-            return []
-        for it, (_, about) in zip(reserved, abouts):
-            it.write(about)
-        return reserved
-
     def reset(self, prefix: bytes) -> None:
-        self._descriptions.clear()
         with self._lock:
-            self._prefix = prefix
+            super().reset(prefix)
             self._resets += 1
             self._lock.notify_all()
 
@@ -384,9 +343,3 @@ class NodeEvents(NoEvents):
     def _pause(self, seconds: float) -> None:
         with self._lock:
             self._lock.wait_for(self._ends, timeout=seconds)
-
-
-def _name(reservation: NodeReservation) -> bytes:
-    name = reservation.cache_key
-    assert isinstance(name, bytes)
-    return name

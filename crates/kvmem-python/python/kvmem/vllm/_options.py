@@ -22,7 +22,10 @@ _registrar = checked(
     '"cuda", or leave it out, and vLLM pins the memory',
     optional=True,
 )
-_announcers = checked(lambda value: value in ("engine", "node", "off"), '"engine", "node" or "off"')
+_announcers = checked(
+    lambda value: value in ("engine", "node", "server", "off"),
+    '"engine", "node", "server" or "off"',
+)
 _one_or_more = checked(lambda value: is_whole(value, 1), "1 or more")
 
 
@@ -83,7 +86,8 @@ class NodeOptions:
     """Users whose servers the engine trusts. Empty: its own user and root."""
     announce: str = option(_announcers, "engine")
     """Which engines announce what the node holds in vLLM's events: ``engine``, every one;
-    ``node``, one engine of the node at a time; ``off``, this engine does not."""
+    ``node``, one engine of the node at a time; ``server``, this engine describes its chunks, and
+    the server announces them with ``--kv-events``; ``off``, this engine does neither."""
     tenants: bool = option(flag, False)
     """Store the chunks of each tenant, which requests name in their hints, in a namespace of its
     own: the engine's name of a namespace, ``@``, and the tenant."""

@@ -14,15 +14,15 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading import scheduler as
 from vllm.v1.core.kv_cache_utils import to_event_extra_keys
 from vllm.v1.kv_offload.base import OffloadingKVEventsConfig
 
+from ._describing import Descriptions
 from ._description import Description
-from ._node_events import NodeEvents
 
 
 @dataclasses.dataclass(frozen=True)
 class NodeEventsConfig(OffloadingKVEventsConfig):  # type: ignore[misc]
     """vLLM's configuration of events, with those of a node."""
 
-    events: NodeEvents | None = None
+    events: Descriptions | None = None
 
 
 class NodeEventsTracker(_theirs.OffloadingEventsTracker):  # type: ignore[misc]
@@ -63,7 +63,7 @@ def _make_tracker(config: Any, *others: Any) -> Any:
     return kind(config, *others)
 
 
-def use_tracker(spec: Any, events: NodeEvents, *, describes: bool) -> None:
+def use_tracker(spec: Any, events: Descriptions, *, describes: bool) -> None:
     """Lets the scheduler that uses a spec have the tracker for the events of a node."""
     spec.kv_events_config = NodeEventsConfig(True, describes, events)
     _scheduler.OffloadingEventsTracker = _make_tracker
