@@ -262,7 +262,7 @@ impl Publisher {
         } else if self.rests_until > now {
             LOOK.max(self.rests_until - now)
         } else if now.duration_since(self.changed_at) < ACTIVE || !self.feed.sleep() {
-            LOOK
+            if self.index.is_complete { LOOK } else { LOOK / 10 }
         } else if self.paused.is_some() {
             PAUSE
         } else {

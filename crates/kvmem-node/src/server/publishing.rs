@@ -12,7 +12,7 @@ use crate::node::{Change, NO_NAMESPACE, Node, Place};
 
 /// Events that are handed over in one iteration of the loop, and entries of a list that are handed
 /// over in a millisecond: a thirtieth of the time.
-const AT_ONCE: usize = 4096;
+const AT_ONCE: usize = 512;
 const LISTED_PER_MS: u32 = 1024;
 /// Events that the node's log has at least.
 const LOG: usize = 65_536;
