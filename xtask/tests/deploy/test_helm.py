@@ -96,6 +96,16 @@ def test_values_do_what_they_say(helm: str, command: Path, tmp_path: Path) -> No
     assert serve["args"][1:4] == ["--size=4GiB", "--min=1GiB", "--max=8GiB"]
     for one in containers(pod):
         check_container(pod["spec"], one, command)
+    # Routers subscribe.
+    documents = render(helm, tmp_path, kvEvents={"enabled": True, "namespace": "routers"})
+    pod = templates(documents)["kvmem-serve"]
+    serve = pod["spec"]["containers"][0]
+    assert serve["args"][-2:] == ["--kv-events=tcp://*:5557", "--kv-events-anywhere"]
+    rules = by_name(documents)["NetworkPolicy", "kvmem-serve"]["spec"]["ingress"]
+    ports = [port["name"] for port in serve["ports"]]
+    assert [rule["ports"][0]["port"] for rule in rules] == ports == ["metrics", "kv-events"]
+    for one in containers(pod):
+        check_container(pod["spec"], one, command)
     # No volume is made, and the node's processes are shared.
     documents = render(helm, tmp_path, volume={"create": False}, hostPID=True)
     assert not any(kind.startswith("PersistentVolume") for kind, _ in by_name(documents))
