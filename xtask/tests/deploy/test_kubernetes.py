@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ from pod_security import BASELINE, RESTRICTED, violations
 from machine import ROOT
 
 SOCKET = "--socket=/run/kvmem/node.sock"
+# A client that stays connected.
+STAYS = ("kvmem", "top", SOCKET)
 # What restricted does not allow: the first container gives a folder to the server, as root.
 NOT_RESTRICTED = {"kvmem-serve": ["root", "all_dropped"]}
 
@@ -134,12 +135,6 @@ def compute(pod: Pod, seed: int) -> str:
     return said.partition("found ")[2].partition(",")[0]
 
 
-def watcher(command: Path) -> list[str]:
-    """Returns a client that stays connected."""
-    has_top = not subprocess.run([command, "top", "--help"], capture_output=True).returncode
-    return ["kvmem", *(["top"] if has_top else ["stat", "--watch"]), SOCKET]
-
-
 def sessions(pod: Pod) -> list[int]:
     """Returns the processes of the clients, as an operator in the container of the server sees
     them: 0 without a number in its PID namespace, as that of the operator is there."""
@@ -164,7 +159,7 @@ def test_engines_in_other_pods_share_the_memory(programs: dict[str, Path], tmp_p
         # The folder is read-only for engines: a socket that is there is enough.
         first.run("engine", "touch", "/run/kvmem/file", status=1)
         # Its process is in no PID namespace that the server sees, and its number is 0 there.
-        first.start("engine", *watcher(programs["kvmem"]))
+        first.start("engine", *STAYS)
         wait(lambda: sessions(server) == [0, 0], "both are connected")
         first.kill("engine")
         wait(lambda: sessions(server) == [0], "the session of an engine that was killed ends")
@@ -193,7 +188,7 @@ def test_an_engine_and_its_node_are_one_pod(
     (tmp_path / "run").chmod(0o777)
     with Pod(template, {"run": tmp_path / "run"}, programs) as pod:
         pod.kill("engine")
-        pod.start("engine", *watcher(programs["kvmem"]))
+        pod.start("engine", *STAYS)
         wait(lambda: len(sessions(pod)) == 1, "the engine has connected")
         # The pod has one PID namespace, so the operator leaves itself out.
         assert sessions(pod)[0] > 0
