@@ -21,7 +21,7 @@ class Index:
         """All events of stored blocks, but those of the GPU."""
         self.batches = self.events = self.gaps = 0
         self._closed = threading.Event()
-        self._socket = zmq.Context.instance().socket(zmq.SUB)
+        self._socket: Any = zmq.Context.instance().socket(zmq.SUB)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.connect(endpoint)
         self._socket.subscribe(b"")
