@@ -148,7 +148,7 @@ fn an_allocator_is_dropped_beside_published_frees() {
 #[test]
 fn a_free_that_happened_before_is_visible() {
     const SIZE: u64 = 4096;
-    const ROUNDS: u64 = 20_000;
+    const ROUNDS: u64 = 2_000;
     let space = space(SIZE, None);
     let next = AtomicU64::new(0);
     thread::scope(|scope| {
