@@ -79,7 +79,7 @@ fn screen() -> (usize, usize) {
     }
 }
 
-/// What the screen shows. Rates are those of the last interval.
+/// The figures of the screen. Rates are those of the last interval.
 #[derive(Serialize)]
 struct View {
     /// The interval.

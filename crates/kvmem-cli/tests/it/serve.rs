@@ -864,7 +864,7 @@ fn a_server_that_is_killed_while_the_memory_changes_its_size_loses_no_byte() {
         assert_eq!(server.report["recovered"]["damaged"], 0);
         let _ = resizing.join().expect("it is answered by the next server");
         let client = place.client();
-        // What is there has the right bytes, and the last values are there.
+        // The last values are there, and each value that is there has its bytes.
         check(&client, stored - 100..stored);
         for seed in stored - 700..stored {
             if let Some(found) = client.get(seed.to_le_bytes()).expect("a call") {

@@ -16,7 +16,7 @@ const MISSING: u32 = u32::MAX;
 /// The most blocks of a chunk.
 const MAX_BLOCKS: u32 = 4096;
 
-/// What an event of a stored chunk says of it.
+/// The fields of the events of a stored chunk.
 #[derive(Debug, PartialEq)]
 pub(super) struct Description<'a> {
     /// The hashes of its blocks. There is one at least.

@@ -23,7 +23,7 @@ use crate::node::Place;
 const MAX_RECORDS: usize = 512;
 const MAX_BYTES: usize = 1 << 20;
 
-/// What a record says.
+/// The kinds of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News {
     /// Where the value of a key is.
@@ -91,7 +91,7 @@ struct FeedState {
     ended: bool,
 }
 
-/// What the server's thread says to the publisher's.
+/// The queue from the server's thread to the publisher's.
 #[derive(Debug)]
 pub(crate) struct Feed {
     state: Mutex<FeedState>,

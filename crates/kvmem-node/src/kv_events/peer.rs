@@ -26,7 +26,7 @@ pub(super) enum Replay {
     Everything { announcement: Announcement, next: u64 },
 }
 
-/// What a peer wants.
+/// The part that a peer has taken: it subscribes, or it requests replays.
 #[derive(Debug)]
 pub(super) enum Role {
     /// It has not said so yet.

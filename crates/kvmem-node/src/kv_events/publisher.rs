@@ -18,7 +18,7 @@ use super::zmtp::push_frame;
 
 /// The most connections.
 const PEERS: usize = 64;
-/// The time for a peer to say what it wants.
+/// The time for a peer to take its part.
 const GREETING: Duration = Duration::from_secs(10);
 /// Time until the next attempt to accept when the process has no free descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -105,7 +105,7 @@ impl Publisher {
             self.peers.retain(|peer| !peer.is_over);
             self.wait(has_more);
         }
-        // What was published is sent as far as the sockets take it.
+        // Published batches are sent as far as the sockets take them.
         self.peers.iter_mut().for_each(EventPeer::flush);
     }
 
@@ -222,7 +222,7 @@ impl Publisher {
             }
             let (number, payload) = match replay.as_mut() {
                 Some(Replay::Recent { next }) => {
-                    // What has been dropped meanwhile is a gap, as any other one.
+                    // Batches that were dropped meanwhile are a gap, as any other one.
                     *next = (*next).max(oldest);
                     let payload = self.recent.get((*next - oldest) as usize);
                     let sent = payload.map(|payload| (*next, payload.to_vec()));
@@ -304,7 +304,8 @@ impl Publisher {
     }
 
     fn accept(&mut self, now: Instant) {
-        loop {
+        // At most one full set of peers; then the present ones are served first.
+        for _ in 0..PEERS {
             match self.listener.accept() {
                 Ok((stream, _)) => self.add(stream, now),
                 Err(error) => match error.kind() {

@@ -66,7 +66,7 @@ fn decode(bytes: &mut &[u8]) -> Value {
     }
 }
 
-/// What a router knows: the media of each hash and group.
+/// The index of a router: the media of each hash and group.
 #[derive(Debug, Default, PartialEq)]
 struct Router {
     blocks: BTreeMap<String, BTreeSet<String>>,

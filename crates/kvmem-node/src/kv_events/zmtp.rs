@@ -70,7 +70,7 @@ pub(super) fn push_pong(out: &mut Vec<u8>, context: &[u8]) {
     push(out, &[&b"\x04PONG"[..], context].concat(), COMMAND);
 }
 
-/// What a peer says.
+/// A frame or a command of a peer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Said<'a> {
     /// The type of our socket that the peer's wants. It comes first, and once.

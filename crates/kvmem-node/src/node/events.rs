@@ -170,7 +170,7 @@ pub(crate) enum Place {
     Nowhere,
 }
 
-/// What a [publisher](crate::kv_events) of events learns of the values of a node.
+/// A change of the values of a node, for the [publisher](crate::kv_events) of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change<'a> {
     /// The value of a key in a namespace is now in this place.

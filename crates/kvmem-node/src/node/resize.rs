@@ -358,7 +358,7 @@ impl Node {
         let mut start = range.start;
         while start < range.end {
             let next = (start / boundary + 1).saturating_mul(boundary).min(range.end);
-            // A range that cannot be closed counts as used, and the next pass tries again.
+            // If the allocation fails, the range counts as used, and the next pass tries again.
             if let Ok(closed) = self.space.allocate_raw_at(start..next) {
                 self.resizing.closed_bytes += closed.size;
                 self.resizing.closed.push(closed);

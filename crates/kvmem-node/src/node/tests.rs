@@ -83,7 +83,7 @@ fn ends_of(node: &Node, slot: u32) -> [*mut u8; 2] {
     [extent.start, extent.end - 1].map(|at| base.wrapping_add(at as usize))
 }
 
-/// Changes the size until that is done or stuck, in at most so many steps.
+/// Makes at most `steps` steps of a change of the size, until it is done or stuck.
 fn resize_to_the_end(node: &mut Node, steps: usize) -> ResizeStep {
     let mut last = ResizeStep::More;
     for _ in 0..steps.min(10_000) {

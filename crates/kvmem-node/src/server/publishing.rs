@@ -38,7 +38,7 @@ enum Listing {
     },
 }
 
-/// What the publisher learns next.
+/// The progress of the server's thread through its log and through lists.
 #[derive(Debug)]
 pub(super) struct Publishing {
     feed: Arc<Feed>,
