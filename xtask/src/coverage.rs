@@ -18,8 +18,15 @@ use crate::setup::works;
 use crate::venv;
 
 /// The crates whose code counts, each by its own tests and by those of the others.
-const PRODUCT: [&str; 6] =
-    ["kvmem", "kvmem-tier", "kvmem-node", "kvmem-cluster", "kvmem-trace", "kvmem-cli"];
+const PRODUCT: [&str; 7] = [
+    "kvmem",
+    "kvmem-encoding",
+    "kvmem-tier",
+    "kvmem-node",
+    "kvmem-cluster",
+    "kvmem-trace",
+    "kvmem-cli",
+];
 /// Its files: counters, the report of each line, and the lines that no test executes.
 const FOLDER: &str = "target/coverage";
 

@@ -44,6 +44,6 @@ impl From<TierHints> for kvmem_value_hints {
 impl kvmem_value_hints {
     pub(crate) fn read(&self) -> Result<TierHints, CallError> {
         let (priority, ttl) = (priority(self.priority)?, ttl(self.ttl_ms));
-        Ok(TierHints { priority, ttl, depth: self.depth })
+        Ok(TierHints { priority, ttl, depth: self.depth, ..TierHints::default() })
     }
 }

@@ -139,7 +139,8 @@ fn hints<'py>(
     ttl: Option<Seconds<'py>>,
 ) -> PyResult<TierHints> {
     let (priority, ttl) = worth(py, priority, ttl)?;
-    Ok(TierHints { priority, ttl, depth: depth.u32(py, "depth")? })
+    let depth = depth.u32(py, "depth")?;
+    Ok(TierHints { priority, ttl, depth, ..TierHints::default() })
 }
 
 impl Plain for Cache {}

@@ -11,6 +11,7 @@ pub use chain::Chain;
 pub use key::TierKey;
 pub use tier::TierState;
 pub use tier::{BoxError, Lookup, StoreOutcome, Tier};
+pub use value::DataType;
 pub use value::PinnedValue;
 pub use value::Priority;
 pub use value::TierOrigin;

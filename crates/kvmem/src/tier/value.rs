@@ -15,6 +15,8 @@ pub struct TierHints {
     pub ttl: Option<Duration>,
     /// Number of blocks before this one in its prefix; 0 if it is not known.
     pub depth: u32,
+    /// The type of its elements. A tier that compresses values tries it first.
+    pub data_type: DataType,
 }
 
 /// A value to store.
@@ -162,6 +164,53 @@ impl Priority {
     #[must_use]
     pub const fn get(self) -> u8 {
         self.0
+    }
+}
+
+/// The type of the elements of a value, such as that of a model's keys and values.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum DataType {
+    /// It is not known.
+    #[default]
+    Unknown = 0,
+    /// 8 bits of exponent, 7 of mantissa.
+    Bfloat16 = 1,
+    /// IEEE 754 binary16: 5 bits of exponent, 10 of mantissa.
+    Float16 = 2,
+    /// 4 bits of exponent, 3 of mantissa, without infinities.
+    Float8E4m3 = 3,
+    /// 5 bits of exponent, 2 of mantissa.
+    Float8E5m2 = 4,
+}
+
+impl DataType {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [DataType; 5] = [
+        DataType::Unknown,
+        DataType::Bfloat16,
+        DataType::Float16,
+        DataType::Float8E4m3,
+        DataType::Float8E5m2,
+    ];
+
+    /// Returns the name, which is PyTorch's: `bfloat16`, `float16`, `float8_e4m3fn` or
+    /// `float8_e5m2`; `unknown`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            DataType::Unknown => "unknown",
+            DataType::Bfloat16 => "bfloat16",
+            DataType::Float16 => "float16",
+            DataType::Float8E4m3 => "float8_e4m3fn",
+            DataType::Float8E5m2 => "float8_e5m2",
+        }
+    }
+
+    /// Returns the type with a name; `None` if no type has it.
+    #[must_use]
+    pub fn named(name: &str) -> Option<DataType> {
+        DataType::ALL.into_iter().find(|it| it.name() == name)
     }
 }
 

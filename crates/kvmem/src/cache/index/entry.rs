@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::cache::Slot;
 use crate::pool::Block;
 use crate::sync::{AtomicU32, Ordering, prefetch};
-use crate::tier::{PinnedValue, Priority, TierHints, TierOrigin, TierValue};
+use crate::tier::{DataType, PinnedValue, Priority, TierHints, TierOrigin, TierValue};
 
 /// The slot of a block whose value was replaced or removed. No live block has this slot: the limit
 /// of blocks excludes it.
@@ -23,6 +23,10 @@ const TIMED: u32 = 2;
 const LINE: usize = 64;
 /// Lines of a value that are fetched at once.
 const PREFETCHED_LINES: usize = 4;
+
+/// The bits of a depth, and the highest one. An entry has a higher depth as this one.
+const DEPTH_BITS: u32 = 29;
+const MAX_DEPTH: u32 = (1 << DEPTH_BITS) - 1;
 
 /// Facts that few values have. An entry without them is as long as one cache line.
 #[derive(Debug, Default)]
@@ -51,7 +55,9 @@ pub(in crate::cache) struct CacheEntry<K> {
     // Declared, and so dropped, before the block: see `KvCache`.
     pub(in crate::cache) key: K,
     pub(in crate::cache) block: Block,
-    /// Number of blocks before this one in its prefix; 0 if the caller set no depth.
+    /// Number of blocks before this one in its prefix, up to [`MAX_DEPTH`]; 0 if the caller set no
+    /// depth. Above [`DEPTH_BITS`] the data type: nearly all values of an engine have one, so it is
+    /// not one of the [`Extra`] facts.
     depth: u32,
     extra: Option<Box<Extra>>,
 }
@@ -95,12 +101,13 @@ impl<K> CacheEntry<K> {
     }
 
     pub(in crate::cache) fn set_depth(&mut self, depth: u32) {
-        self.depth = depth;
+        self.depth = self.depth & !MAX_DEPTH | depth.min(MAX_DEPTH);
     }
 
     /// Sets the hints of the value. Its time to live begins now.
-    pub(in crate::cache) fn set_hints(&mut self, TierHints { priority, ttl, depth }: TierHints) {
-        self.depth = depth;
+    pub(in crate::cache) fn set_hints(&mut self, hints: TierHints) {
+        let TierHints { priority, ttl, depth, data_type } = hints;
+        self.depth = depth.min(MAX_DEPTH) | (data_type as u32) << DEPTH_BITS;
         if ttl.is_some() || priority != Priority::default() || self.extra.is_some() {
             let extra = self.extra.get_or_insert_default();
             extra.priority = priority;
@@ -119,7 +126,7 @@ impl<K> CacheEntry<K> {
 
     /// Returns the number of blocks before this one in its prefix; 0 if the caller set no depth.
     pub(in crate::cache) fn depth(&self) -> u32 {
-        self.depth
+        self.depth & MAX_DEPTH
     }
 
     /// Returns the bytes that are charged: all of the block.
@@ -148,10 +155,11 @@ impl<K> CacheEntry<K> {
 
     /// Returns the hints; the time to live is what is left of it.
     fn hints(&self) -> TierHints {
-        let depth = self.depth;
-        let Some(extra) = &self.extra else { return TierHints { depth, ..TierHints::default() } };
+        let data_type = DataType::ALL[(self.depth >> DEPTH_BITS) as usize];
+        let hints = TierHints { depth: self.depth(), data_type, ..TierHints::default() };
+        let Some(extra) = &self.extra else { return hints };
         let left = |expires: Instant| expires.saturating_duration_since(Instant::now());
-        TierHints { priority: extra.priority, ttl: extra.expires.map(left), depth }
+        TierHints { priority: extra.priority, ttl: extra.expires.map(left), ..hints }
     }
 
     #[inline]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kvmem::cache::{KvCache, KvCacheError, KvCacheSetupError};
 use kvmem::pool::Pool;
-use kvmem::tier::{Priority, Tier, TierHints, TierKey, TierValue, WriteBehind};
+use kvmem::tier::{DataType, Priority, Tier, TierHints, TierKey, TierValue, WriteBehind};
 use kvmem_testkit::counting_tier::CountingTier;
 
 use super::{one_shard, pool};
@@ -16,7 +16,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const SHORT: Duration = Duration::from_millis(400);
 
 fn hints(ttl: Duration) -> TierHints {
-    TierHints { priority: Priority::MAX, ttl: Some(ttl), depth: 5 }
+    TierHints { priority: Priority::MAX, ttl: Some(ttl), depth: 5, data_type: DataType::Float16 }
 }
 
 fn above(pool: &Pool) -> (Arc<CountingTier>, KvCache<u64>) {
@@ -26,7 +26,8 @@ fn above(pool: &Pool) -> (Arc<CountingTier>, KvCache<u64>) {
 }
 
 fn check(hints: TierHints) {
-    assert_eq!((hints.priority, hints.depth), (Priority::MAX, 5));
+    let TierHints { priority, depth, data_type, .. } = hints;
+    assert_eq!((priority, depth, data_type), (Priority::MAX, 5, DataType::Float16));
     assert!(hints.ttl.is_some_and(|left| left <= HOUR && left > HOUR / 2), "{hints:?}");
 }
 
@@ -55,6 +56,22 @@ fn hints_travel_to_the_tier_and_back() {
         cache.insert(1, b"plain").unwrap();
         assert_eq!(cache.get(&1).unwrap().hints(), TierHints::default());
     }
+}
+
+#[test]
+fn each_data_type_and_the_highest_depth_travel_together() {
+    let pool = pool(1 << 20);
+    let cache = one_shard(&pool, |builder| builder);
+    for data_type in DataType::ALL {
+        assert_eq!(DataType::named(data_type.name()), Some(data_type));
+        for (depth, expected) in [(0, 0), (7, 7), (u32::MAX, (1 << 29) - 1)] {
+            let hints = TierHints { depth, data_type, ..TierHints::default() };
+            cache.insert_with(1, b"typed", hints).unwrap();
+            let expected = TierHints { depth: expected, ..hints };
+            assert_eq!(cache.get(&1).unwrap().hints(), expected);
+        }
+    }
+    assert_eq!(DataType::named("float64"), None);
 }
 
 #[test]
