@@ -1,1 +1,3 @@
 #![doc = include_str!("../docs/encoding.md")]
+
+pub mod codec;

@@ -1,0 +1,188 @@
+//! Encodes and decodes one block.
+//!
+//! ```text
+//! stored    0 · the bytes
+//! repeated  255 · one number, of which the block consists
+//! coded     levels L, 1 to 6 · the rest · L headers · L × bits of a level · escapes of the last ·
+//!           the odd byte of a value that ends within a number
+//! header    width w · 2^w - 1 symbols · number of escapes, 2 bytes, lowest first
+//! ```
+//!
+//! Bits of a level lie in bytes from the lowest bit; a level ends with a whole byte.
+
+use super::error::Fault;
+use super::instructions::Instructions;
+use super::level::{self, LEVEL_HEADER, Level};
+use super::plan::{self, MAX_LEVELS};
+use super::split::Format;
+
+/// Numbers of a block: three buffers of them and a coded block lie in a cache of the second level,
+/// and a header takes a 300th of a coded block.
+pub(super) const BLOCK_VALUES: usize = 8192;
+/// Bytes behind the end that vectors may read and write.
+pub(super) const SLACK: usize = 64;
+
+/// Room for the symbols of a block.
+pub(super) type Buffer = [u8; BLOCK_VALUES + SLACK];
+
+/// Room for any coded block: headers, at most 11 bits of rest for each number, six levels of four
+/// bits, and all symbols as bytes.
+const CODED: usize = 48 << 10;
+
+const STORED: u8 = 0;
+const REPEATED: u8 = 255;
+
+/// Memory for coding blocks.
+pub(super) struct Scratch {
+    buffers: Box<[Buffer; 3]>,
+    coded: Vec<u8>,
+}
+
+impl Scratch {
+    pub(super) fn new() -> Scratch {
+        Scratch { buffers: Box::new([[0; _]; 3]), coded: Vec::new() }
+    }
+
+    /// Returns the encoded form of a block.
+    pub(super) fn encode(
+        &mut self,
+        instructions: Instructions,
+        format: Format,
+        block: &[u8],
+    ) -> &[u8] {
+        self.coded.resize(CODED, 0);
+        let number = format.value_bytes().min(block.len());
+        let len = if block[number..] == block[..block.len() - number] {
+            self.coded[0] = REPEATED;
+            self.coded[1..=number].copy_from_slice(&block[..number]);
+            1 + number
+        } else {
+            let len = self.encode_levels(instructions, format, block);
+            len.filter(|len| *len < block.len()).unwrap_or_else(|| {
+                self.coded[0] = STORED;
+                self.coded[1..=block.len()].copy_from_slice(block);
+                1 + block.len()
+            })
+        };
+        &self.coded[..len]
+    }
+
+    /// Writes a coded block, and returns its length; `None` if no level pays.
+    fn encode_levels(
+        &mut self,
+        instructions: Instructions,
+        format: Format,
+        block: &[u8],
+    ) -> Option<usize> {
+        let values = block.len() / format.value_bytes();
+        let [symbols, escapes, bits] = &mut *self.buffers;
+        let (mut symbols, mut escapes) = (symbols, escapes);
+        format.split(instructions, block, symbols, &mut self.coded[1..], bits);
+        let plan = plan::plan(&plan::count(&symbols[..values]), values);
+        let levels = plan.levels();
+        if levels.is_empty() {
+            return None;
+        }
+        self.coded[0] = levels.len() as u8;
+        let mut at = 1 + format.rest_len(values);
+        let mut end = at + levels.iter().map(|it| LEVEL_HEADER + it.len()).sum::<usize>();
+        let mut left = values;
+        for level in levels {
+            let packed = &mut self.coded[end..];
+            let escaped = level::encode(instructions, level, symbols, left, packed, escapes);
+            end += level::packed_len(level.width, left);
+            self.coded[at] = level.width;
+            self.coded[at + 1..][..level.len()].copy_from_slice(&level.symbols[..level.len()]);
+            at += 1 + level.len();
+            self.coded[at..at + 2].copy_from_slice(&(escaped as u16).to_le_bytes());
+            at += 2;
+            left = escaped;
+            std::mem::swap(&mut symbols, &mut escapes);
+        }
+        let odd = &block[values * format.value_bytes()..];
+        for bytes in [&symbols[..left], odd] {
+            self.coded[end..end + bytes.len()].copy_from_slice(bytes);
+            end += bytes.len();
+        }
+        Some(end)
+    }
+
+    /// Decodes a block, and returns the stream behind it.
+    pub(super) fn decode<'a>(
+        &mut self,
+        instructions: Instructions,
+        format: Format,
+        mut stream: &'a [u8],
+        block: &mut [u8],
+    ) -> Result<&'a [u8], Fault> {
+        match take(&mut stream, 1)?[0] {
+            STORED => block.copy_from_slice(take(&mut stream, block.len())?),
+            REPEATED => {
+                let number = take(&mut stream, format.value_bytes().min(block.len()))?;
+                block
+                    .chunks_mut(number.len())
+                    .for_each(|it| it.copy_from_slice(&number[..it.len()]));
+            }
+            levels if usize::from(levels) <= MAX_LEVELS => {
+                self.decode_levels(instructions, format, levels.into(), &mut stream, block)?;
+            }
+            levels => return Err(Fault::Levels(levels)),
+        }
+        Ok(stream)
+    }
+
+    fn decode_levels(
+        &mut self,
+        instructions: Instructions,
+        format: Format,
+        levels: usize,
+        stream: &mut &[u8],
+        block: &mut [u8],
+    ) -> Result<(), Fault> {
+        let values = block.len() / format.value_bytes();
+        let rest = take(stream, format.rest_len(values))?;
+        let mut headers = [(Level::default(), 0, 0); MAX_LEVELS];
+        let headers = &mut headers[..levels];
+        let mut left = values;
+        for (level, symbols, escapes) in &mut *headers {
+            level.width = take(stream, 1)?[0];
+            if !(1..=Level::MAX_WIDTH).contains(&level.width) {
+                return Err(Fault::Width(level.width));
+            }
+            let coded = level.len();
+            level.symbols[..coded].copy_from_slice(take(stream, coded)?);
+            let escaped = take(stream, 2)?;
+            *symbols = left;
+            *escapes = usize::from(u16::from_le_bytes([escaped[0], escaped[1]]));
+            if *escapes > *symbols {
+                return Err(Fault::Escapes { symbols: *symbols, expected: *escapes });
+            }
+            left = *escapes;
+        }
+        let mut packed = [&[][..]; MAX_LEVELS];
+        for ((level, symbols, _), packed) in headers.iter().zip(&mut packed) {
+            *packed = take(stream, level::packed_len(level.width, *symbols))?;
+        }
+        let [escapes, symbols, bits] = &mut *self.buffers;
+        let (mut escapes, mut symbols) = (escapes, symbols);
+        escapes[..left].copy_from_slice(take(stream, left)?);
+        for ((level, count, expected), packed) in headers.iter().zip(packed).rev() {
+            let found = level::decode(instructions, level, packed, *count, escapes, symbols);
+            if found != *expected {
+                return Err(Fault::Escapes { symbols: *count, expected: *expected });
+            }
+            std::mem::swap(&mut escapes, &mut symbols);
+        }
+        // The symbols of the first level were swapped, too.
+        format.join(instructions, escapes, rest, bits, block);
+        let odd = &mut block[values * format.value_bytes()..];
+        odd.copy_from_slice(take(stream, odd.len())?);
+        Ok(())
+    }
+}
+
+/// Takes the next `len` bytes off the stream.
+fn take<'a>(stream: &mut &'a [u8], len: usize) -> Result<&'a [u8], Fault> {
+    let fault = Fault::Truncated { needed: len, left: stream.len() };
+    stream.split_off(..len).ok_or(fault)
+}

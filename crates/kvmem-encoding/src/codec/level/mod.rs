@@ -1,0 +1,180 @@
+//! Codes the symbols of a level as numbers of a few bits.
+//!
+//! Number `i` of width `w` lies in bits `i w` to `i w + w - 1`, counted from the lowest bit of the
+//! first byte. Eight numbers so take `w` bytes.
+
+use super::block::Buffer;
+use super::instructions::Instructions;
+
+/// Bytes of a level's header without its symbols.
+pub(super) const LEVEL_HEADER: usize = 3;
+
+/// A width, and the symbols that have a code.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Level {
+    pub(super) width: u8,
+    /// The symbol of each code but the last, which is the escape.
+    pub(super) symbols: [u8; 16],
+}
+
+impl Level {
+    pub(super) const MAX_WIDTH: u8 = 4;
+
+    /// Returns the number of symbols of a level of `width` bits.
+    pub(super) fn symbols_of(width: u8) -> usize {
+        (1 << width) - 1
+    }
+
+    /// Returns the number of its symbols, which is the escape's code, too.
+    pub(super) fn len(&self) -> usize {
+        Level::symbols_of(self.width)
+    }
+
+    /// Returns the code of each symbol.
+    fn codes(&self) -> [u8; 256] {
+        let mut codes = [self.len() as u8; 256];
+        for (code, symbol) in self.symbols[..self.len()].iter().enumerate().rev() {
+            codes[usize::from(*symbol)] = code as u8;
+        }
+        codes
+    }
+}
+
+/// Returns the bytes that `count` numbers of `width` bits take.
+pub(super) fn packed_len(width: u8, count: usize) -> usize {
+    (count * usize::from(width)).div_ceil(8)
+}
+
+/// Writes the codes of the first `count` symbols to `packed`, and the symbols without a code to
+/// `escapes`; returns their number. `packed` has a buffer's slack.
+pub(super) fn encode(
+    instructions: Instructions,
+    level: &Level,
+    symbols: &Buffer,
+    count: usize,
+    packed: &mut [u8],
+    escapes: &mut Buffer,
+) -> usize {
+    let _ = instructions;
+    encode_portable(level, &symbols[..count], packed, escapes, 0)
+}
+
+/// Writes `count` symbols, taking those without a code from `escapes`; returns how many those are.
+pub(super) fn decode(
+    instructions: Instructions,
+    level: &Level,
+    packed: &[u8],
+    count: usize,
+    escapes: &Buffer,
+    symbols: &mut Buffer,
+) -> usize {
+    let _ = instructions;
+    decode_portable(level, packed, escapes, 0, &mut symbols[..count])
+}
+
+/// Writes `count` numbers of `width` bits to `packed`, which has a buffer's slack.
+pub(super) fn pack(
+    instructions: Instructions,
+    width: u8,
+    numbers: &Buffer,
+    count: usize,
+    packed: &mut [u8],
+) {
+    if width == 0 {
+        return;
+    }
+    let _ = instructions;
+    for (numbers, packed) in numbers[..count].chunks(8).zip(packed.chunks_mut(width.into())) {
+        let mut eight = [0; 8];
+        eight[..numbers.len()].copy_from_slice(numbers);
+        packed.copy_from_slice(&pack_8(width, eight)[..width.into()]);
+    }
+}
+
+/// Reads `count` numbers of `width` bits.
+pub(super) fn unpack(
+    instructions: Instructions,
+    width: u8,
+    packed: &[u8],
+    count: usize,
+    numbers: &mut Buffer,
+) {
+    if width == 0 {
+        return;
+    }
+    let _ = instructions;
+    for (numbers, packed) in numbers[..count].chunks_mut(8).zip(packed.chunks(width.into())) {
+        numbers.copy_from_slice(&unpack_8(width, packed)[..numbers.len()]);
+    }
+}
+
+/// Encodes all `symbols`, whose number is a multiple of eight except at the end of a level.
+/// `found` escapes precede.
+fn encode_portable(
+    level: &Level,
+    symbols: &[u8],
+    packed: &mut [u8],
+    escapes: &mut Buffer,
+    mut found: usize,
+) -> usize {
+    let width = usize::from(level.width);
+    let escape = level.len() as u8;
+    let codes = level.codes();
+    for (symbols, packed) in symbols.chunks(8).zip(packed.chunks_mut(width)) {
+        let mut eight = [0; 8];
+        for (code, &symbol) in eight.iter_mut().zip(symbols) {
+            *code = codes[usize::from(symbol)];
+            escapes[found] = symbol;
+            found += usize::from(*code == escape);
+        }
+        packed.copy_from_slice(&pack_8(level.width, eight)[..width]);
+    }
+    found
+}
+
+/// Decodes as many symbols as fit. `found` escapes precede.
+fn decode_portable(
+    level: &Level,
+    packed: &[u8],
+    escapes: &Buffer,
+    mut found: usize,
+    symbols: &mut [u8],
+) -> usize {
+    let escape = level.len() as u8;
+    for (symbols, packed) in symbols.chunks_mut(8).zip(packed.chunks(level.width.into())) {
+        let eight = unpack_8(level.width, packed);
+        for (symbol, code) in symbols.iter_mut().zip(eight) {
+            let escaped = code == escape;
+            *symbol = if escaped { escapes[found] } else { level.symbols[usize::from(code & 15)] };
+            found += usize::from(escaped);
+        }
+    }
+    found
+}
+
+/// Returns a word whose parts of `part` bits are all `ones` ones.
+const fn mask(part: u32, ones: u32) -> u64 {
+    (u64::MAX / (u64::MAX >> (64 - part))) * ((1 << ones) - 1)
+}
+
+/// Moves eight numbers of `width` bits together: pairs of them, pairs of pairs, and the two halves.
+fn pack_8(width: u8, eight: [u8; 8]) -> [u8; 8] {
+    let width = u32::from(width);
+    let mut word = u64::from_le_bytes(eight);
+    word = (word | word >> (8 - width)) & mask(16, 2 * width);
+    word = (word | word >> (16 - 2 * width)) & mask(32, 4 * width);
+    word |= word >> (32 - 4 * width);
+    word.to_le_bytes()
+}
+
+/// Undoes [`pack_8`] for at most `width` bytes.
+fn unpack_8(width: u8, packed: &[u8]) -> [u8; 8] {
+    let mut word = [0; 8];
+    word[..packed.len()].copy_from_slice(packed);
+    let mut word = u64::from_le_bytes(word);
+    let width = u32::from(width);
+    word = (word | word << (32 - 4 * width)) & mask(32, 4 * width);
+    word = (word | word << (16 - 2 * width)) & mask(16, 2 * width);
+    word = (word | word << (8 - width)) & mask(8, width);
+    word.to_le_bytes()
+}

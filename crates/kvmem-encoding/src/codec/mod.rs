@@ -1,0 +1,110 @@
+//! A lossless codec for blocks of floating-point numbers.
+//!
+//! The exponents of the keys and values of attention are few and far from equally frequent; their
+//! signs and mantissas are noise. The codec splits each number into a *symbol*, its exponent, and
+//! the *rest*, and codes the symbols only.
+//!
+//! 1. A value is a row of blocks of 8192 numbers. Blocks are independent.
+//! 2. [split] takes a block apart: symbols, one byte each, and the bits of the rest.
+//! 3. [plan] counts some of the symbols, and chooses the *levels*.
+//! 4. A level has a width of `w` bits and a table of `2^w - 1` symbols. [level] writes `w` bits for
+//!    each of its symbols: the place in the table, or the *escape*, which is all ones. Escaped
+//!    symbols are the input of the next level, and what the last level escapes is stored as bytes.
+//!
+//! Levels are a prefix code whose codes are read 64 at once: the bits of a level have one width,
+//! and an escape is replaced by an expansion of the next level under a mask. The decoder reads the
+//! levels from the last to the first.
+//!
+//! The [`Instructions`] of the processor change the speed and nothing else. The portable code is
+//! the oracle of the others.
+
+mod block;
+mod error;
+mod instructions;
+mod level;
+mod plan;
+mod split;
+
+pub use error::{CodecError, Fault};
+pub use instructions::Instructions;
+
+use kvmem::tier::DataType;
+
+use block::Scratch;
+use split::Format;
+
+/// The first byte of a stream: this, and the number of a data type in the lower four bits.
+const METHOD: u8 = 0x10;
+/// One part in this many is to be saved.
+const LEAST_SAVING: usize = 16;
+
+/// Compresses `value` to the end of `into`; returns false and appends nothing if that does not save
+/// a sixteenth.
+///
+/// A sample of the value decides first. If the data type is unknown, it also finds the type that
+/// pays. The stream has at most `value.len() - value.len() / 16` bytes, and does not contain the
+/// length of the value: [`decompress`] takes it. It does not depend on the processor.
+///
+/// Takes time proportional to the length, and 100 KiB of memory.
+pub fn compress(value: &[u8], data_type: DataType, into: &mut Vec<u8>) -> bool {
+    compress_with(Instructions::detected(), value, data_type, into)
+}
+
+/// Compresses with a chosen set of instructions. See [`compress`].
+pub fn compress_with(
+    instructions: Instructions,
+    value: &[u8],
+    data_type: DataType,
+    into: &mut Vec<u8>,
+) -> bool {
+    let max = value.len() - value.len().div_ceil(LEAST_SAVING);
+    let Some(format) = plan::choose_format(value, data_type, max) else {
+        return false;
+    };
+    let start = into.len();
+    into.reserve(max);
+    into.push(METHOD | format.number());
+    let mut scratch = Scratch::new();
+    for block in value.chunks(format.block_bytes()) {
+        into.extend_from_slice(scratch.encode(instructions, format, block));
+        if into.len() - start > max {
+            into.truncate(start);
+            return false;
+        }
+    }
+    true
+}
+
+/// Decodes a stream into all of `into`, whose length is that of the compressed value.
+///
+/// Any bytes are safe to decode. Takes time proportional to the length of `into`, and 100 KiB of
+/// memory.
+///
+/// # Errors
+///
+/// If the stream is not one that [`compress`] made of a value of this length, as far as the codec
+/// can see: a changed mantissa is another value. `into` then has unspecified bytes.
+pub fn decompress(stream: &[u8], into: &mut [u8]) -> Result<(), CodecError> {
+    decompress_with(Instructions::detected(), stream, into)
+}
+
+/// Decodes with a chosen set of instructions. See [`decompress`].
+///
+/// # Errors
+///
+/// Those of [`decompress`].
+pub fn decompress_with(
+    instructions: Instructions,
+    stream: &[u8],
+    into: &mut [u8],
+) -> Result<(), CodecError> {
+    let (&first, mut stream) = stream.split_first().ok_or(CodecError::Empty)?;
+    let format = Format::numbered(first ^ METHOD).ok_or(CodecError::UnknownMethod(first))?;
+    let mut scratch = Scratch::new();
+    for (index, block) in into.chunks_mut(format.block_bytes()).enumerate() {
+        stream = scratch
+            .decode(instructions, format, stream, block)
+            .map_err(|fault| CodecError::Block { block: index, fault })?;
+    }
+    if stream.is_empty() { Ok(()) } else { Err(CodecError::TrailingBytes(stream.len())) }
+}

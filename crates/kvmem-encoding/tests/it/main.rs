@@ -1,0 +1,3 @@
+//! The form in which values leave memory.
+
+mod codec;
