@@ -3,8 +3,13 @@
 //! Number `i` of width `w` lies in bits `i w` to `i w + w - 1`, counted from the lowest bit of the
 //! first byte. Eight numbers so take `w` bytes.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
 use super::block::Buffer;
-use super::instructions::Instructions;
+use super::instructions::{Instructions, Set};
 
 /// Bytes of a level's header without its symbols.
 pub(super) const LEVEL_HEADER: usize = 3;
@@ -55,8 +60,15 @@ pub(super) fn encode(
     packed: &mut [u8],
     escapes: &mut Buffer,
 ) -> usize {
-    let _ = instructions;
-    encode_portable(level, &symbols[..count], packed, escapes, 0)
+    match instructions.0 {
+        Set::Portable => encode_portable(level, &symbols[..count], packed, escapes, 0),
+        // SAFETY: the value of `Instructions` proves that the processor has AVX2.
+        #[cfg(target_arch = "x86_64")]
+        Set::Avx2 => unsafe { avx2::encode(level, symbols, count, packed, escapes) },
+        // SAFETY: the value of `Instructions` proves that the processor has these sets.
+        #[cfg(target_arch = "x86_64")]
+        Set::Avx512 => unsafe { avx512::encode(level, symbols, count, packed, escapes) },
+    }
 }
 
 /// Writes `count` symbols, taking those without a code from `escapes`; returns how many those are.
@@ -68,8 +80,15 @@ pub(super) fn decode(
     escapes: &Buffer,
     symbols: &mut Buffer,
 ) -> usize {
-    let _ = instructions;
-    decode_portable(level, packed, escapes, 0, &mut symbols[..count])
+    match instructions.0 {
+        Set::Portable => decode_portable(level, packed, escapes, 0, &mut symbols[..count]),
+        // SAFETY: the value of `Instructions` proves that the processor has AVX2.
+        #[cfg(target_arch = "x86_64")]
+        Set::Avx2 => unsafe { avx2::decode(level, packed, count, escapes, symbols) },
+        // SAFETY: the value of `Instructions` proves that the processor has these sets.
+        #[cfg(target_arch = "x86_64")]
+        Set::Avx512 => unsafe { avx512::decode(level, packed, count, escapes, symbols) },
+    }
 }
 
 /// Writes `count` numbers of `width` bits to `packed`, which has a buffer's slack.
@@ -83,8 +102,24 @@ pub(super) fn pack(
     if width == 0 {
         return;
     }
-    let _ = instructions;
-    for (numbers, packed) in numbers[..count].chunks(8).zip(packed.chunks_mut(width.into())) {
+    let done = match instructions.0 {
+        Set::Portable => 0,
+        #[cfg(target_arch = "x86_64")]
+        Set::Avx2 => {
+            let whole = count / 32 * 32;
+            // SAFETY: the value of `Instructions` proves that the processor has AVX2.
+            unsafe { avx2::pack(width, numbers, whole, packed) };
+            whole
+        }
+        #[cfg(target_arch = "x86_64")]
+        Set::Avx512 => {
+            // SAFETY: the value of `Instructions` proves that the processor has these sets.
+            unsafe { avx512::pack(width, numbers, count, packed) };
+            count
+        }
+    };
+    let packed = packed[packed_len(width, done)..].chunks_mut(width.into());
+    for (numbers, packed) in numbers[done..count].chunks(8).zip(packed) {
         let mut eight = [0; 8];
         eight[..numbers.len()].copy_from_slice(numbers);
         packed.copy_from_slice(&pack_8(width, eight)[..width.into()]);
@@ -102,8 +137,20 @@ pub(super) fn unpack(
     if width == 0 {
         return;
     }
-    let _ = instructions;
-    for (numbers, packed) in numbers[..count].chunks_mut(8).zip(packed.chunks(width.into())) {
+    let done = match instructions.0 {
+        Set::Portable => 0,
+        // SAFETY: the value of `Instructions` proves that the processor has AVX2.
+        #[cfg(target_arch = "x86_64")]
+        Set::Avx2 => unsafe { avx2::unpack(width, packed, count, numbers) },
+        #[cfg(target_arch = "x86_64")]
+        Set::Avx512 => {
+            // SAFETY: the value of `Instructions` proves that the processor has these sets.
+            unsafe { avx512::unpack(width, packed, count, numbers) };
+            count
+        }
+    };
+    let packed = packed[packed_len(width, done)..].chunks(width.into());
+    for (numbers, packed) in numbers[done..count].chunks_mut(8).zip(packed) {
         numbers.copy_from_slice(&unpack_8(width, packed)[..numbers.len()]);
     }
 }
