@@ -12,7 +12,7 @@
 
 use super::error::Fault;
 use super::instructions::Instructions;
-use super::level::{self, LEVEL_HEADER, Level};
+use super::level::{self, Ahead, LEVEL_HEADER, Level};
 use super::plan::{self, MAX_LEVELS};
 use super::split::Format;
 
@@ -25,83 +25,94 @@ pub(super) const SLACK: usize = 64;
 /// Room for the symbols of a block.
 pub(super) type Buffer = [u8; BLOCK_VALUES + SLACK];
 
-/// Room for any coded block: headers, at most 11 bits of rest for each number, six levels of four
-/// bits, and all symbols as bytes.
-const CODED: usize = 48 << 10;
+/// Bytes of a coded block that are neither rest nor symbols, at most.
+pub(super) const MAX_HEADERS: usize = 1 + MAX_LEVELS * (LEVEL_HEADER + 15);
 
 const STORED: u8 = 0;
 const REPEATED: u8 = 255;
 
 /// Memory for coding blocks.
-pub(super) struct Scratch {
-    buffers: Box<[Buffer; 3]>,
-    coded: Vec<u8>,
-}
+pub(super) struct Scratch(Box<[Buffer; 3]>);
 
 impl Scratch {
     pub(super) fn new() -> Scratch {
-        Scratch { buffers: Box::new([[0; _]; 3]), coded: Vec::new() }
+        Scratch(Box::new([[0; _]; 3]))
     }
 
-    /// Returns the encoded form of a block.
+    /// Appends the encoded form of a block. `ahead` is the value behind it.
     pub(super) fn encode(
         &mut self,
         instructions: Instructions,
         format: Format,
         block: &[u8],
-    ) -> &[u8] {
-        self.coded.resize(CODED, 0);
+        ahead: &[u8],
+        into: &mut Vec<u8>,
+    ) {
+        let start = into.len();
         let number = format.value_bytes().min(block.len());
-        let len = if block[number..] == block[..block.len() - number] {
-            self.coded[0] = REPEATED;
-            self.coded[1..=number].copy_from_slice(&block[..number]);
-            1 + number
-        } else {
-            let len = self.encode_levels(instructions, format, block);
-            len.filter(|len| *len < block.len()).unwrap_or_else(|| {
-                self.coded[0] = STORED;
-                self.coded[1..=block.len()].copy_from_slice(block);
-                1 + block.len()
-            })
-        };
-        &self.coded[..len]
+        if block[number..] == block[..block.len() - number] {
+            into.push(REPEATED);
+            into.extend_from_slice(&block[..number]);
+            return;
+        }
+        into.resize(start + MAX_HEADERS + block.len() + SLACK, 0);
+        let coded = self.encode_levels(instructions, format, block, ahead, &mut into[start..]);
+        match coded {
+            Some(len) => into.truncate(start + len),
+            None => {
+                into[start] = STORED;
+                into[start + 1..][..block.len()].copy_from_slice(block);
+                into.truncate(start + 1 + block.len());
+            }
+        }
     }
 
-    /// Writes a coded block, and returns its length; `None` if no level pays.
+    /// Writes a coded block, and returns its length; `None` if no levels pay.
     fn encode_levels(
         &mut self,
         instructions: Instructions,
         format: Format,
         block: &[u8],
+        ahead: &[u8],
+        coded: &mut [u8],
     ) -> Option<usize> {
         let values = block.len() / format.value_bytes();
-        let [symbols, escapes, bits] = &mut *self.buffers;
+        let odd = &block[values * format.value_bytes()..];
+        let [symbols, escapes, bits] = &mut *self.0;
         let (mut symbols, mut escapes) = (symbols, escapes);
-        format.split(instructions, block, symbols, &mut self.coded[1..], bits);
+        format.split(instructions, block, symbols, &mut coded[1..], bits);
         let plan = plan::plan(&plan::count(&symbols[..values]), values);
         let levels = plan.levels();
         if levels.is_empty() {
             return None;
         }
-        self.coded[0] = levels.len() as u8;
+        coded[0] = levels.len() as u8;
         let mut at = 1 + format.rest_len(values);
         let mut end = at + levels.iter().map(|it| LEVEL_HEADER + it.len()).sum::<usize>();
+        let mut ahead = Ahead { read: ahead, write: &[] };
         let mut left = values;
         for level in levels {
-            let packed = &mut self.coded[end..];
-            let escaped = level::encode(instructions, level, symbols, left, packed, escapes);
-            end += level::packed_len(level.width, left);
-            self.coded[at] = level.width;
-            self.coded[at + 1..][..level.len()].copy_from_slice(&level.symbols[..level.len()]);
+            let len = level::packed_len(level.width, left);
+            if end + len > block.len() {
+                return None;
+            }
+            let packed = &mut coded[end..];
+            let escaped = level::encode(instructions, level, symbols, left, packed, escapes, ahead);
+            end += len;
+            coded[at] = level.width;
+            coded[at + 1..][..level.len()].copy_from_slice(&level.symbols[..level.len()]);
             at += 1 + level.len();
-            self.coded[at..at + 2].copy_from_slice(&(escaped as u16).to_le_bytes());
+            coded[at..at + 2].copy_from_slice(&(escaped as u16).to_le_bytes());
             at += 2;
             left = escaped;
             std::mem::swap(&mut symbols, &mut escapes);
+            ahead = Ahead::default();
         }
-        let odd = &block[values * format.value_bytes()..];
+        if end + left + odd.len() > block.len() {
+            return None;
+        }
         for bytes in [&symbols[..left], odd] {
-            self.coded[end..end + bytes.len()].copy_from_slice(bytes);
+            coded[end..end + bytes.len()].copy_from_slice(bytes);
             end += bytes.len();
         }
         Some(end)
@@ -163,11 +174,17 @@ impl Scratch {
         for ((level, symbols, _), packed) in headers.iter().zip(&mut packed) {
             *packed = take(stream, level::packed_len(level.width, *symbols))?;
         }
-        let [escapes, symbols, bits] = &mut *self.buffers;
+        let [escapes, symbols, bits] = &mut *self.0;
         let (mut escapes, mut symbols) = (escapes, symbols);
         escapes[..left].copy_from_slice(take(stream, left)?);
         for ((level, count, expected), packed) in headers.iter().zip(packed).rev() {
-            let found = level::decode(instructions, level, packed, *count, escapes, symbols);
+            // The first level, which is decoded last, is what the numbers are joined from.
+            let ahead = if count == &values {
+                Ahead { read: rest, write: block }
+            } else {
+                Ahead::default()
+            };
+            let found = level::decode(instructions, level, packed, *count, escapes, symbols, ahead);
             if found != *expected {
                 return Err(Fault::Escapes { symbols: *count, expected: *expected });
             }

@@ -62,11 +62,12 @@ pub fn compress_with(
         return false;
     };
     let start = into.len();
-    into.reserve(max);
+    into.reserve(max + format.block_bytes() + block::MAX_HEADERS + block::SLACK);
     into.push(METHOD | format.number());
     let mut scratch = Scratch::new();
-    for block in value.chunks(format.block_bytes()) {
-        into.extend_from_slice(scratch.encode(instructions, format, block));
+    for (index, block) in value.chunks(format.block_bytes()).enumerate() {
+        let ahead = &value[index * format.block_bytes() + block.len()..];
+        scratch.encode(instructions, format, block, ahead, into);
         if into.len() - start > max {
             into.truncate(start);
             return false;

@@ -24,7 +24,7 @@ const SAMPLES: usize = 8;
 
 /// One run of symbols in `STRIDE` is counted. The number is odd, so that the runs move through the
 /// channels of a row.
-const STRIDE: usize = 9;
+const STRIDE: usize = 17;
 /// Symbols of a run.
 const RUN: usize = 16;
 /// Fewer symbols than this are all counted.
@@ -61,15 +61,16 @@ pub(super) fn count(symbols: &[u8]) -> Counts {
 
 /// Returns the best levels for `values` symbols with the frequencies of `counts`.
 pub(super) fn plan(counts: &Counts, values: usize) -> Plan {
-    let mut ranked = [(0, 0); 256];
+    // The symbol is in the lowest bits of its count, so that the order is one of plain numbers.
+    let mut ranked = [0; 256];
     let mut used = 0;
-    for (symbol, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-        ranked[used] = (count as usize, symbol as u8);
-        used += 1;
+    for (symbol, &count) in counts.iter().enumerate() {
+        ranked[used] = count << 8 | symbol as u32;
+        used += usize::from(count > 0);
     }
     let ranked = &mut ranked[..used];
-    ranked.sort_unstable_by_key(|&(count, symbol)| (std::cmp::Reverse(count), symbol));
-    let total: usize = ranked.iter().map(|(count, _)| count).sum();
+    ranked.sort_unstable_by(|a, b| b.cmp(a));
+    let total = ranked.iter().map(|it| it >> 8).sum::<u32>() as usize;
     let ranks = ranked.len().min(MAX_RANKS);
 
     // Estimated symbols of each rank and above, and the lowest costs in eighths of bits.
@@ -77,7 +78,7 @@ pub(super) fn plan(counts: &Counts, values: usize) -> Plan {
     let mut left = total;
     for rank in 0..=ranks {
         symbols[rank] = left * values / total.max(1);
-        left -= ranked.get(rank).map_or(0, |(count, _)| *count);
+        left -= ranked.get(rank).map_or(0, |it| *it as usize >> 8);
     }
     let mut costs = [0; MAX_RANKS + 1];
     let mut widths = [0; MAX_RANKS + 1];
@@ -100,9 +101,9 @@ pub(super) fn plan(counts: &Counts, values: usize) -> Plan {
         let symbols = &ranked[rank..ranks.min(rank + Level::symbols_of(widths[rank]))];
         let level = &mut plan.levels[plan.len];
         level.width = widths[rank];
-        level.symbols = [symbols[0].1; 16];
-        for (place, &(_, symbol)) in level.symbols.iter_mut().zip(symbols) {
-            *place = symbol;
+        level.symbols = [symbols[0] as u8; 16];
+        for (place, symbol) in level.symbols.iter_mut().zip(symbols) {
+            *place = *symbol as u8;
         }
         plan.len += 1;
         rank += symbols.len();

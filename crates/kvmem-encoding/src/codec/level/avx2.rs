@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Buffer, Level, decode_portable, encode_portable};
+use super::{Ahead, Buffer, Level, decode_portable, encode_portable};
 
 /// Symbols of a vector.
 const LANES: usize = 32;
@@ -45,6 +45,7 @@ pub(super) fn encode(
     count: usize,
     packed: &mut [u8],
     escapes: &mut Buffer,
+    ahead: Ahead<'_>,
 ) -> usize {
     let width = usize::from(level.width);
     let whole = count / LANES * LANES;
@@ -62,6 +63,7 @@ pub(super) fn encode(
     }
     let mut found = 0;
     for start in (0..whole).step_by(LANES) {
+        ahead.fetch(start, LANES);
         let vector = load(symbols, start);
         let mut codes = escape;
         for (symbol, flips) in &table[..used] {
@@ -89,6 +91,7 @@ pub(super) fn decode(
     count: usize,
     escapes: &Buffer,
     symbols: &mut Buffer,
+    ahead: Ahead<'_>,
 ) -> usize {
     let bits = Bits::new(level.width);
     // SAFETY: the array has the 16 bytes that are read.
@@ -99,6 +102,7 @@ pub(super) fn decode(
     while start + LANES <= count
         && let Some(vector) = packed[start / 8 * bits.width..].first_chunk()
     {
+        ahead.fetch(start, LANES);
         let codes = bits.unpack(vector);
         let escaped = _mm256_cmpeq_epi8(codes, escape);
         let mut mask = _mm256_movemask_epi8(escaped) as u32;

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Buffer, Level};
+use super::{Ahead, Buffer, Level};
 
 /// Bits of a level in a vector of 64 numbers.
 struct Bits {
@@ -63,6 +63,7 @@ pub(super) fn encode(
     count: usize,
     packed: &mut [u8],
     escapes: &mut Buffer,
+    ahead: Ahead<'_>,
 ) -> usize {
     let bits = Bits::new(level.width);
     let codes = level.codes();
@@ -70,6 +71,7 @@ pub(super) fn encode(
     let escape = _mm512_set1_epi8(level.len() as i8);
     let mut found = 0;
     for start in (0..count).step_by(64) {
+        ahead.fetch(start, 64);
         let present = u64::MAX >> (64 - (count - start).min(64));
         let symbols = load(part_of(symbols, start));
         let low = _mm512_permutex2var_epi8(table[0], symbols, table[1]);
@@ -92,6 +94,7 @@ pub(super) fn decode(
     count: usize,
     escapes: &Buffer,
     symbols: &mut Buffer,
+    ahead: Ahead<'_>,
 ) -> usize {
     let bits = Bits::new(level.width);
     let mut table = [0; 64];
@@ -100,6 +103,7 @@ pub(super) fn decode(
     let escape = _mm512_set1_epi8(level.len() as i8);
     let mut found = 0;
     for start in (0..count).step_by(64) {
+        ahead.fetch(start, 64);
         let present = u64::MAX >> (64 - (count - start).min(64));
         let codes = bits.unpack(&packed[start / 8 * bits.width..]);
         let codes = _mm512_and_si512(codes, escape);

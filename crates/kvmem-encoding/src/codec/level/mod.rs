@@ -45,6 +45,36 @@ impl Level {
     }
 }
 
+/// Memory that the thread touches next. A loop over a level fetches it: such loops work in the
+/// first two caches, and would leave the memory idle.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Ahead<'a> {
+    /// Bytes to read.
+    pub(super) read: &'a [u8],
+    /// Bytes to overwrite.
+    pub(super) write: &'a [u8],
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Ahead<'_> {
+    /// Fetches the part of the memory that belongs to symbols from `start` on, two bytes for each.
+    #[inline(always)]
+    fn fetch(self, start: usize, symbols: usize) {
+        use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
+
+        for at in (2 * start..2 * (start + symbols)).step_by(64) {
+            if let Some(line) = self.read.get(at) {
+                // SAFETY: fetching ahead has no effect on the program.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(line).cast()) };
+            }
+            if let Some(line) = self.write.get(at) {
+                // SAFETY: fetching ahead has no effect on the program.
+                unsafe { _mm_prefetch::<_MM_HINT_ET0>(std::ptr::from_ref(line).cast()) };
+            }
+        }
+    }
+}
+
 /// Returns the bytes that `count` numbers of `width` bits take.
 pub(super) fn packed_len(width: u8, count: usize) -> usize {
     (count * usize::from(width)).div_ceil(8)
@@ -59,15 +89,16 @@ pub(super) fn encode(
     count: usize,
     packed: &mut [u8],
     escapes: &mut Buffer,
+    ahead: Ahead<'_>,
 ) -> usize {
     match instructions.0 {
         Set::Portable => encode_portable(level, &symbols[..count], packed, escapes, 0),
         // SAFETY: the value of `Instructions` proves that the processor has AVX2.
         #[cfg(target_arch = "x86_64")]
-        Set::Avx2 => unsafe { avx2::encode(level, symbols, count, packed, escapes) },
+        Set::Avx2 => unsafe { avx2::encode(level, symbols, count, packed, escapes, ahead) },
         // SAFETY: the value of `Instructions` proves that the processor has these sets.
         #[cfg(target_arch = "x86_64")]
-        Set::Avx512 => unsafe { avx512::encode(level, symbols, count, packed, escapes) },
+        Set::Avx512 => unsafe { avx512::encode(level, symbols, count, packed, escapes, ahead) },
     }
 }
 
@@ -79,15 +110,16 @@ pub(super) fn decode(
     count: usize,
     escapes: &Buffer,
     symbols: &mut Buffer,
+    ahead: Ahead<'_>,
 ) -> usize {
     match instructions.0 {
         Set::Portable => decode_portable(level, packed, escapes, 0, &mut symbols[..count]),
         // SAFETY: the value of `Instructions` proves that the processor has AVX2.
         #[cfg(target_arch = "x86_64")]
-        Set::Avx2 => unsafe { avx2::decode(level, packed, count, escapes, symbols) },
+        Set::Avx2 => unsafe { avx2::decode(level, packed, count, escapes, symbols, ahead) },
         // SAFETY: the value of `Instructions` proves that the processor has these sets.
         #[cfg(target_arch = "x86_64")]
-        Set::Avx512 => unsafe { avx512::decode(level, packed, count, escapes, symbols) },
+        Set::Avx512 => unsafe { avx512::decode(level, packed, count, escapes, symbols, ahead) },
     }
 }
 
@@ -118,11 +150,11 @@ pub(super) fn pack(
             count
         }
     };
-    let packed = packed[packed_len(width, done)..].chunks_mut(width.into());
-    for (numbers, packed) in numbers[done..count].chunks(8).zip(packed) {
+    let starts = (packed_len(width, done)..).step_by(width.into());
+    for (numbers, start) in numbers[done..count].chunks(8).zip(starts) {
         let mut eight = [0; 8];
         eight[..numbers.len()].copy_from_slice(numbers);
-        packed.copy_from_slice(&pack_8(width, eight)[..width.into()]);
+        packed[start..start + 8].copy_from_slice(&pack_8(width, eight));
     }
 }
 
@@ -149,9 +181,9 @@ pub(super) fn unpack(
             count
         }
     };
-    let packed = packed[packed_len(width, done)..].chunks(width.into());
-    for (numbers, packed) in numbers[done..count].chunks_mut(8).zip(packed) {
-        numbers.copy_from_slice(&unpack_8(width, packed)[..numbers.len()]);
+    let starts = (packed_len(width, done)..).step_by(width.into());
+    for (numbers, start) in numbers[done..count].chunks_mut(8).zip(starts) {
+        numbers.copy_from_slice(&unpack_8(width, &packed[start..])[..numbers.len()]);
     }
 }
 
@@ -164,17 +196,16 @@ fn encode_portable(
     escapes: &mut Buffer,
     mut found: usize,
 ) -> usize {
-    let width = usize::from(level.width);
     let escape = level.len() as u8;
     let codes = level.codes();
-    for (symbols, packed) in symbols.chunks(8).zip(packed.chunks_mut(width)) {
+    for (symbols, start) in symbols.chunks(8).zip((0..).step_by(level.width.into())) {
         let mut eight = [0; 8];
         for (code, &symbol) in eight.iter_mut().zip(symbols) {
             *code = codes[usize::from(symbol)];
             escapes[found] = symbol;
             found += usize::from(*code == escape);
         }
-        packed.copy_from_slice(&pack_8(level.width, eight)[..width]);
+        packed[start..start + 8].copy_from_slice(&pack_8(level.width, eight));
     }
     found
 }
@@ -188,11 +219,13 @@ fn decode_portable(
     symbols: &mut [u8],
 ) -> usize {
     let escape = level.len() as u8;
-    for (symbols, packed) in symbols.chunks_mut(8).zip(packed.chunks(level.width.into())) {
-        let eight = unpack_8(level.width, packed);
+    for (symbols, start) in symbols.chunks_mut(8).zip((0..).step_by(level.width.into())) {
+        let eight = unpack_8(level.width, &packed[start..]);
         for (symbol, code) in symbols.iter_mut().zip(eight) {
-            let escaped = code == escape;
-            *symbol = if escaped { escapes[found] } else { level.symbols[usize::from(code & 15)] };
+            // Without a branch: escapes come by chance.
+            let escaped = u8::from(code == escape);
+            let (coded, next) = (level.symbols[usize::from(code & 15)], escapes[found]);
+            *symbol = coded ^ (coded ^ next) & escaped.wrapping_neg();
             found += usize::from(escaped);
         }
     }
@@ -214,12 +247,15 @@ fn pack_8(width: u8, eight: [u8; 8]) -> [u8; 8] {
     word.to_le_bytes()
 }
 
-/// Undoes [`pack_8`] for at most `width` bytes.
+/// Undoes [`pack_8`] for the first `width` bytes, or as many as there are.
 fn unpack_8(width: u8, packed: &[u8]) -> [u8; 8] {
     let mut word = [0; 8];
-    word[..packed.len()].copy_from_slice(packed);
-    let mut word = u64::from_le_bytes(word);
+    match packed.first_chunk() {
+        Some(eight) => word = *eight,
+        None => word[..packed.len()].copy_from_slice(packed),
+    }
     let width = u32::from(width);
+    let mut word = u64::from_le_bytes(word) & mask(64, 8 * width);
     word = (word | word << (32 - 4 * width)) & mask(32, 4 * width);
     word = (word | word << (16 - 2 * width)) & mask(16, 2 * width);
     word = (word | word << (8 - width)) & mask(8, width);
