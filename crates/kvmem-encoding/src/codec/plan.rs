@@ -47,16 +47,19 @@ impl Plan {
     }
 }
 
-/// Counts `symbols`, or a ninth of them if they are many.
+/// Counts `symbols`, or a seventeenth of them if they are many.
 pub(super) fn count(symbols: &[u8]) -> Counts {
-    let mut counts = [0; 256];
+    // Four tables: symbols repeat, and the processor counts one behind the other in one place.
+    let mut counts = [[0_u16; 256]; 4];
     let stride = if symbols.len() < COUNT_ALL { 1 } else { STRIDE };
     for run in symbols.chunks(RUN).step_by(stride) {
-        for &symbol in run {
-            counts[usize::from(symbol)] += 1;
+        for four in run.chunks(4) {
+            for (counts, symbol) in counts.iter_mut().zip(four) {
+                counts[usize::from(*symbol)] += 1;
+            }
         }
     }
-    counts
+    std::array::from_fn(|symbol| counts.iter().map(|it| u32::from(it[symbol])).sum())
 }
 
 /// Returns the best levels for `values` symbols with the frequencies of `counts`.

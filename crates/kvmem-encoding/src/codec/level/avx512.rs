@@ -4,12 +4,34 @@ use std::arch::x86_64::*;
 
 use super::{Ahead, Buffer, Level};
 
-/// Bits of a level in a vector of 64 numbers.
+/// For each width, the shuffle that moves byte `w j + i` to byte `i` of word `j`, for `i < w`.
+static SPREAD: [[u8; 64]; 5] = shuffles(true);
+/// The shuffles that undo those of [`SPREAD`].
+static GATHER: [[u8; 64]; 5] = shuffles(false);
+
+const fn shuffles(spread: bool) -> [[u8; 64]; 5] {
+    let mut shuffles = [[0; 64]; 5];
+    let mut width = 1;
+    while width < 5 {
+        let mut byte = 0;
+        while byte < 8 * width {
+            let apart = byte / width * 8 + byte % width;
+            if spread {
+                shuffles[width][apart] = byte as u8;
+            } else {
+                shuffles[width][byte] = apart as u8;
+            }
+            byte += 1;
+        }
+        width += 1;
+    }
+    shuffles
+}
+
+/// The way to pack and unpack 64 numbers of a width.
 struct Bits {
     width: usize,
-    /// Moves byte `w j + i` of packed numbers to byte `i` of word `j`, for `i < w`.
     spread: __m512i,
-    /// Undoes `spread`.
     gather: __m512i,
     /// The lowest bit of each number in a word.
     shifts: __m512i,
@@ -19,15 +41,8 @@ impl Bits {
     #[target_feature(enable = "avx512f,avx512bw")]
     fn new(width: u8) -> Bits {
         let width = usize::from(width);
-        let (mut spread, mut gather) = ([0_u8; 64], [0_u8; 64]);
-        for word in 0..8 {
-            for byte in 0..width {
-                spread[8 * word + byte] = (width * word + byte) as u8;
-                gather[width * word + byte] = (8 * word + byte) as u8;
-            }
-        }
         let shifts = _mm512_set1_epi64((0x0706_0504_0302_0100 * width as u64) as i64);
-        Bits { width, spread: load(&spread), gather: load(&gather), shifts }
+        Bits { width, spread: load(&SPREAD[width]), gather: load(&GATHER[width]), shifts }
     }
 
     /// Reads 64 numbers, or as many as `packed` has; higher bits of their bytes are undefined.
