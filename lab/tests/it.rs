@@ -54,6 +54,24 @@ fn arena() {
 }
 
 #[test]
+fn codec() {
+    let mut contenders = vec!["kvmem", "kvmem-portable", "memcpy"];
+    if cfg!(feature = "compressors") {
+        contenders.extend(["zstd-1", "lz4", "zipnn-model"]);
+    }
+    let report = measures(&["codec"], &["codec"], &contenders);
+    for row in report["rows"].as_array().unwrap() {
+        let figure = |name: &str| row["figures"][name].as_f64().unwrap();
+        if row["contender"].as_str().unwrap().starts_with("kvmem") {
+            let (size, best) = (figure("size"), figure("at best"));
+            assert!((best - 0.005..best + 0.02).contains(&size), "{row:#}");
+        }
+    }
+    let missing = fails(&["bench", "codec", "--values", "no-such-file"]);
+    assert!(missing.contains("cannot read no-such-file"), "{missing}");
+}
+
+#[test]
 fn register() {
     let report = measures(
         &["register"],

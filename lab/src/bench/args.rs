@@ -46,6 +46,9 @@ pub enum Suite {
     /// Values stored on a disk and fetched again, beside plain reads and writes and a file for each
     /// value: bytes per second, and processor time
     Tier(TierArgs),
+    /// The codec of KV blocks, beside other compressors: bytes per second, and shares of the size;
+    /// a build with the feature `compressors` also meets zstd, lz4 and a model of ZipNN
+    Codec(CodecArgs),
     /// One pool of memory that several processes share, beside a plain copy: time per call, bytes
     /// per second, and a restart
     Node(NodeArgs),
@@ -120,6 +123,17 @@ pub struct GpuArgs {
     /// with --quick
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
+}
+
+/// Options of `bench codec`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct CodecArgs {
+    #[command(flatten)]
+    pub run: SuiteArgs,
+
+    /// A file of float32, instead of keys and values of random weights: lab/kv/trained.py makes one
+    #[arg(long, value_name = "FILE")]
+    pub values: Option<PathBuf>,
 }
 
 /// Options of `bench tier`.

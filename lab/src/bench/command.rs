@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::args::{BenchArgs, CacheArgs, Suite};
 use super::suite::{Report, Run, SuiteArgs};
-use super::{arena, cache, concurrency, gpu, node, offset, register, simulate, slab, tier};
+use super::{arena, cache, codec, concurrency, gpu, node, offset, register, simulate, slab, tier};
 
 /// Runs the benchmarks that `args` select, and prints their reports.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
@@ -57,6 +57,7 @@ fn one(suite: &Suite) -> Result<(), Failure> {
             reported("simulate", &of_run, |run| simulate::run(run, args.places))
         }
         Suite::Tier(args) => reported("tier", &args.run, |run| tier::run(run, args)),
+        Suite::Codec(args) => reported("codec", &args.run, |run| codec::run(run, args)),
         Suite::Node(args) => {
             let child = |role: &_| this_program("node-role", role);
             reported("node", &args.run, |run| node::run(run, &args.beside, child))

@@ -10,6 +10,7 @@
 //! | [`slab`] | small memory blocks of several threads |
 //! | [`cache`] | keyed blocks shared by threads; hit rates on a trace |
 //! | [`tier`] | values stored on a disk and fetched again |
+//! | [`codec`] | values compressed and decompressed |
 //! | [`node`] | one pool for several processes: calls, values, a restart |
 //! | [`gpu`] | memory that a GPU copies from and to: registering, copies |
 //!
@@ -28,6 +29,7 @@ pub mod args;
 pub mod beside;
 pub mod cache;
 pub mod clock;
+pub mod codec;
 pub mod command;
 pub mod concurrency;
 pub mod contender;
