@@ -39,7 +39,7 @@ impl Scratch {
         Scratch(Box::new([[0; _]; 3]))
     }
 
-    /// Appends the encoded form of a block. `ahead` is the value behind it.
+    /// Appends the encoded form of a block. `ahead` is the next one.
     pub(super) fn encode(
         &mut self,
         instructions: Instructions,
@@ -89,7 +89,7 @@ impl Scratch {
         coded[0] = levels.len() as u8;
         let mut at = 1 + format.rest_len(values);
         let mut end = at + levels.iter().map(|it| LEVEL_HEADER + it.len()).sum::<usize>();
-        let mut ahead = Ahead { read: ahead, write: &[] };
+        let mut ahead = Ahead { read: ahead, write: &[], step: format.value_bytes() };
         let mut left = values;
         for level in levels {
             let len = level::packed_len(level.width, left);
@@ -177,13 +177,14 @@ impl Scratch {
         let [escapes, symbols, bits] = &mut *self.0;
         let (mut escapes, mut symbols) = (escapes, symbols);
         escapes[..left].copy_from_slice(take(stream, left)?);
+        let odd = take(stream, block.len() % format.value_bytes())?;
+        // The next block's part of the stream, about.
+        let next = &stream[..stream.len().min(block.len())];
         for ((level, count, expected), packed) in headers.iter().zip(packed).rev() {
-            // The first level, which is decoded last, is what the numbers are joined from.
-            let ahead = if count == &values {
-                Ahead { read: rest, write: block }
-            } else {
-                Ahead::default()
-            };
+            // The first level is decoded last, before the numbers are written.
+            let first = count == &values;
+            let step = if first { format.value_bytes() } else { 0 };
+            let ahead = Ahead { read: next, write: block, step };
             let found = level::decode(instructions, level, packed, *count, escapes, symbols, ahead);
             if found != *expected {
                 return Err(Fault::Escapes { symbols: *count, expected: *expected });
@@ -192,8 +193,7 @@ impl Scratch {
         }
         // The symbols of the first level were swapped, too.
         format.join(instructions, escapes, rest, bits, block);
-        let odd = &mut block[values * format.value_bytes()..];
-        odd.copy_from_slice(take(stream, odd.len())?);
+        block[values * format.value_bytes()..].copy_from_slice(odd);
         Ok(())
     }
 }

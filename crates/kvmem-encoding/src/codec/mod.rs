@@ -65,8 +65,9 @@ pub fn compress_with(
     into.reserve(max + format.block_bytes() + block::MAX_HEADERS + block::SLACK);
     into.push(METHOD | format.number());
     let mut scratch = Scratch::new();
-    for (index, block) in value.chunks(format.block_bytes()).enumerate() {
-        let ahead = &value[index * format.block_bytes() + block.len()..];
+    let mut blocks = value.chunks(format.block_bytes()).peekable();
+    while let Some(block) = blocks.next() {
+        let ahead = blocks.peek().copied().unwrap_or_default();
         scratch.encode(instructions, format, block, ahead, into);
         if into.len() - start > max {
             into.truncate(start);

@@ -53,16 +53,18 @@ pub(super) struct Ahead<'a> {
     pub(super) read: &'a [u8],
     /// Bytes to overwrite.
     pub(super) write: &'a [u8],
+    /// Bytes to fetch for each symbol of the level.
+    pub(super) step: usize,
 }
 
 #[cfg(target_arch = "x86_64")]
 impl Ahead<'_> {
-    /// Fetches the part of the memory that belongs to symbols from `start` on, two bytes for each.
+    /// Fetches the part of the memory that belongs to symbols from `start` on.
     #[inline(always)]
     fn fetch(self, start: usize, symbols: usize) {
         use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
 
-        for at in (2 * start..2 * (start + symbols)).step_by(64) {
+        for at in (self.step * start..self.step * (start + symbols)).step_by(64) {
             if let Some(line) = self.read.get(at) {
                 // SAFETY: fetching ahead has no effect on the program.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(line).cast()) };
