@@ -153,7 +153,7 @@ fn build(root: &Path, wanted: Wanted, report: &mut Report) {
     let mut packages = vec!["--workspace", "--exclude", "kvmem-fuzz"];
     if wanted.lab {
         match setup::cmake() {
-            Ok(()) => packages.extend(["--features", "kvmem-lab/allocators"]),
+            Ok(()) => packages.extend(["--features", "kvmem-lab/allocators,kvmem-lab/compressors"]),
             Err(error) if engines::required() => {
                 report.check("allocators", || Err(error));
             }

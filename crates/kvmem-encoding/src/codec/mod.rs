@@ -1,22 +1,4 @@
-//! A lossless codec for blocks of floating-point numbers.
-//!
-//! The exponents of the keys and values of attention are few and far from equally frequent; their
-//! signs and mantissas are noise. The codec splits each number into a *symbol*, its exponent, and
-//! the *rest*, and codes the symbols only.
-//!
-//! 1. A value is a row of blocks of 8192 numbers. Blocks are independent.
-//! 2. [split] takes a block apart: symbols, one byte each, and the bits of the rest.
-//! 3. [plan] counts some of the symbols, and chooses the *levels*.
-//! 4. A level has a width of `w` bits and a table of `2^w - 1` symbols. [level] writes `w` bits for
-//!    each of its symbols: the place in the table, or the *escape*, which is all ones. Escaped
-//!    symbols are the input of the next level, and what the last level escapes is stored as bytes.
-//!
-//! Levels are a prefix code whose codes are read 64 at once: the bits of a level have one width,
-//! and an escape is replaced by an expansion of the next level under a mask. The decoder reads the
-//! levels from the last to the first.
-//!
-//! The [`Instructions`] of the processor change the speed and nothing else. The portable code is
-//! the oracle of the others.
+#![doc = include_str!("../../docs/codec.md")]
 
 mod block;
 mod error;

@@ -255,7 +255,8 @@ proptest! {
         number in 0..5_usize,
     ) {
         // Runs of the same bytes, so that some pay.
-        let value = value.iter().flat_map(|byte| std::iter::repeat_n(*byte, runs % 9)).collect::<Vec<_>>();
+        let value = value.iter().flat_map(|byte| std::iter::repeat_n(*byte, runs % 9));
+        let value = value.collect::<Vec<_>>();
         checked(&value, DataType::ALL[number]);
     }
 

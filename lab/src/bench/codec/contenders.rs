@@ -8,7 +8,7 @@ use super::CodecContenderId;
 use crate::bench::suite::Skip;
 
 /// One thread's codec.
-pub(super) enum Contender {
+pub(super) enum CodecContender {
     Kvmem(Instructions, DataType),
     #[cfg(feature = "compressors")]
     Zstd(zstd_codecs::Zstd),
@@ -20,62 +20,62 @@ pub(super) enum Contender {
 }
 
 /// Returns a contender; the error is a [`Skip`] if this machine or this build lacks it.
-pub(super) fn contender(id: CodecContenderId, data_type: DataType) -> Result<Contender> {
+pub(super) fn contender(id: CodecContenderId, data_type: DataType) -> Result<CodecContender> {
     let of = |name: &str| {
         let set = Instructions::available().into_iter().find(|set| set.name() == name);
         let set = set.with_context(|| Skip(format!("this processor has no {name}")))?;
-        Ok(Contender::Kvmem(set, data_type))
+        Ok(CodecContender::Kvmem(set, data_type))
     };
     match id {
         CodecContenderId::Kvmem => of(Instructions::detected().name()),
         CodecContenderId::Avx2 => of("avx2"),
         CodecContenderId::Portable => of("portable"),
-        CodecContenderId::Memcpy => Ok(Contender::Memcpy),
+        CodecContenderId::Memcpy => Ok(CodecContender::Memcpy),
         #[cfg(feature = "compressors")]
-        CodecContenderId::Zstd => Ok(Contender::Zstd(zstd_codecs::Zstd::new(1)?)),
+        CodecContenderId::Zstd => Ok(CodecContender::Zstd(zstd_codecs::Zstd::new(1)?)),
         #[cfg(feature = "compressors")]
-        CodecContenderId::Lz4 => Ok(Contender::Lz4),
+        CodecContenderId::Lz4 => Ok(CodecContender::Lz4),
         #[cfg(feature = "compressors")]
-        CodecContenderId::ZipNn => Ok(Contender::ZipNn(zstd_codecs::ZipNn::new(data_type)?)),
+        CodecContenderId::ZipNn => Ok(CodecContender::ZipNn(zstd_codecs::ZipNn::new(data_type)?)),
         #[cfg(not(feature = "compressors"))]
         _ => Err(Skip("build with `--features compressors`".into()).into()),
     }
 }
 
-impl Contender {
+impl CodecContender {
     pub(super) fn compress(&mut self, value: &[u8], into: &mut Vec<u8>) -> Result<()> {
         match self {
-            Contender::Kvmem(set, data_type) => {
+            CodecContender::Kvmem(set, data_type) => {
                 ensure!(compress_with(*set, value, *data_type, into), "a value does not pay");
             }
             #[cfg(feature = "compressors")]
-            Contender::Zstd(zstd) => zstd.compress(value, into)?,
+            CodecContender::Zstd(zstd) => zstd.compress(value, into)?,
             #[cfg(feature = "compressors")]
-            Contender::Lz4 => {
+            CodecContender::Lz4 => {
                 into.resize(lz4::block::compress_bound(value.len())?, 0);
                 let len = lz4::block::compress_to_buffer(value, None, false, into)?;
                 into.truncate(len);
             }
             #[cfg(feature = "compressors")]
-            Contender::ZipNn(zipnn) => zipnn.compress(value, into)?,
-            Contender::Memcpy => into.extend_from_slice(value),
+            CodecContender::ZipNn(zipnn) => zipnn.compress(value, into)?,
+            CodecContender::Memcpy => into.extend_from_slice(value),
         }
         Ok(())
     }
 
     pub(super) fn decompress(&mut self, stream: &[u8], into: &mut [u8]) -> Result<()> {
         match self {
-            Contender::Kvmem(set, _) => decompress_with(*set, stream, into)?,
+            CodecContender::Kvmem(set, _) => decompress_with(*set, stream, into)?,
             #[cfg(feature = "compressors")]
-            Contender::Zstd(zstd) => zstd.decompress(stream, into)?,
+            CodecContender::Zstd(zstd) => zstd.decompress(stream, into)?,
             #[cfg(feature = "compressors")]
-            Contender::Lz4 => {
+            CodecContender::Lz4 => {
                 let len = Some(i32::try_from(into.len())?);
                 lz4::block::decompress_to_buffer(stream, len, into)?;
             }
             #[cfg(feature = "compressors")]
-            Contender::ZipNn(zipnn) => zipnn.decompress(stream, into)?,
-            Contender::Memcpy => into.copy_from_slice(stream),
+            CodecContender::ZipNn(zipnn) => zipnn.decompress(stream, into)?,
+            CodecContender::Memcpy => into.copy_from_slice(stream),
         }
         Ok(())
     }

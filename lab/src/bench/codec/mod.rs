@@ -22,7 +22,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use kvmem::tier::DataType;
 
-use self::contenders::{Contender, contender};
+use self::contenders::{CodecContender, contender};
 use super::args::CodecArgs;
 use super::suite::{Figures, Run, Skip, Turns, names};
 
@@ -106,10 +106,10 @@ pub fn run(run: &mut Run, args: &CodecArgs) -> Result<()> {
 /// Runs a pass in one thread for each part, and returns its seconds.
 fn pass<P: Send>(
     parts: impl Iterator<Item = P>,
-    make: impl Fn() -> Result<Contender>,
-    work: impl Fn(&mut Contender, P) -> Result<()> + Sync,
+    make: impl Fn() -> Result<CodecContender>,
+    work: impl Fn(&mut CodecContender, P) -> Result<()> + Sync,
 ) -> Result<f64> {
-    let parts: Vec<(P, Contender)> =
+    let parts: Vec<(P, CodecContender)> =
         parts.map(|part| Ok((part, make()?))).collect::<Result<_>>()?;
     let start = Instant::now();
     std::thread::scope(|scope| {

@@ -93,7 +93,7 @@ pub(super) fn decode(
     symbols: &mut Buffer,
     ahead: Ahead<'_>,
 ) -> usize {
-    let bits = Bits::new(level.width);
+    let bits = Bits256::new(level.width);
     // SAFETY: the array has the 16 bytes that are read.
     let table = unsafe { _mm_loadu_si128(level.symbols.as_ptr().cast()) };
     let table = _mm256_broadcastsi128_si256(table);
@@ -135,7 +135,7 @@ pub(super) fn pack(width: u8, numbers: &Buffer, count: usize, packed: &mut [u8])
 /// Unpacks numbers, and returns their number: all but the last of `count`.
 #[target_feature(enable = "avx2")]
 pub(super) fn unpack(width: u8, packed: &[u8], count: usize, numbers: &mut Buffer) -> usize {
-    let bits = Bits::new(width);
+    let bits = Bits256::new(width);
     let mut start = 0;
     while start + LANES <= count
         && let Some(vector) = packed[start / 8 * bits.width..].first_chunk()
@@ -163,7 +163,7 @@ fn pack_32(width: usize, numbers: __m256i, packed: &mut [u8]) {
 }
 
 /// The way to unpack 32 numbers of a width.
-struct Bits {
+struct Bits256 {
     width: usize,
     /// Move the two bytes that hold a number to 16 bits: those of numbers 0 to 7 and 16 to 23, and
     /// those of the others.
@@ -173,9 +173,9 @@ struct Bits {
     down: __m128i,
 }
 
-impl Bits {
+impl Bits256 {
     #[target_feature(enable = "avx2")]
-    fn new(width: u8) -> Bits {
+    fn new(width: u8) -> Bits256 {
         let width = usize::from(width);
         let windows = [0, 8].map(|first| {
             let mut window = [0; LANES];
@@ -191,7 +191,7 @@ impl Bits {
             *factor = (1_u16 << (16 - width - place * width % 8)).to_le_bytes();
         }
         let down = _mm_cvtsi32_si128(16 - width as i32);
-        Bits { width, windows, factors: load(&factors, 0), down }
+        Bits256 { width, windows, factors: load(&factors, 0), down }
     }
 
     /// Returns the 32 numbers in the first `4 width` bytes.

@@ -29,7 +29,7 @@ const fn shuffles(spread: bool) -> [[u8; 64]; 5] {
 }
 
 /// The way to pack and unpack 64 numbers of a width.
-struct Bits {
+struct Bits512 {
     width: usize,
     spread: __m512i,
     gather: __m512i,
@@ -37,12 +37,12 @@ struct Bits {
     shifts: __m512i,
 }
 
-impl Bits {
+impl Bits512 {
     #[target_feature(enable = "avx512f,avx512bw")]
-    fn new(width: u8) -> Bits {
+    fn new(width: u8) -> Bits512 {
         let width = usize::from(width);
         let shifts = _mm512_set1_epi64((0x0706_0504_0302_0100 * width as u64) as i64);
-        Bits { width, spread: load(&SPREAD[width]), gather: load(&GATHER[width]), shifts }
+        Bits512 { width, spread: load(&SPREAD[width]), gather: load(&GATHER[width]), shifts }
     }
 
     /// Reads 64 numbers, or as many as `packed` has; higher bits of their bytes are undefined.
@@ -80,7 +80,7 @@ pub(super) fn encode(
     escapes: &mut Buffer,
     ahead: Ahead<'_>,
 ) -> usize {
-    let bits = Bits::new(level.width);
+    let bits = Bits512::new(level.width);
     let codes = level.codes();
     let table: [__m512i; 4] = std::array::from_fn(|part| load(part_of(&codes, 64 * part)));
     let escape = _mm512_set1_epi8(level.len() as i8);
@@ -111,7 +111,7 @@ pub(super) fn decode(
     symbols: &mut Buffer,
     ahead: Ahead<'_>,
 ) -> usize {
-    let bits = Bits::new(level.width);
+    let bits = Bits512::new(level.width);
     let mut table = [0; 64];
     table[..16].copy_from_slice(&level.symbols);
     let table = _mm512_permutexvar_epi64(_mm512_set_epi64(1, 0, 1, 0, 1, 0, 1, 0), load(&table));
@@ -134,7 +134,7 @@ pub(super) fn decode(
 /// Packs `count` numbers. See [`pack`](super::pack).
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2")]
 pub(super) fn pack(width: u8, numbers: &Buffer, count: usize, packed: &mut [u8]) {
-    let bits = Bits::new(width);
+    let bits = Bits512::new(width);
     for start in (0..count).step_by(64) {
         let present = u64::MAX >> (64 - (count - start).min(64));
         let numbers = _mm512_maskz_mov_epi8(present, load(part_of(numbers, start)));
@@ -145,7 +145,7 @@ pub(super) fn pack(width: u8, numbers: &Buffer, count: usize, packed: &mut [u8])
 /// Unpacks `count` numbers. See [`unpack`](super::unpack).
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2")]
 pub(super) fn unpack(width: u8, packed: &[u8], count: usize, numbers: &mut Buffer) {
-    let bits = Bits::new(width);
+    let bits = Bits512::new(width);
     let mask = _mm512_set1_epi8(Level::symbols_of(width) as i8);
     for start in (0..count).step_by(64) {
         let words = bits.unpack(&packed[start / 8 * bits.width..]);
