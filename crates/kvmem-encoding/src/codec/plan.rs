@@ -79,8 +79,8 @@ pub(super) fn plan(counts: &Counts, values: usize) -> Plan {
     // Estimated symbols of each rank and above, and the lowest costs in eighths of bits.
     let mut symbols = [0; MAX_RANKS + 1];
     let mut left = total;
-    for rank in 0..=ranks {
-        symbols[rank] = left * values / total.max(1);
+    for (rank, symbols) in symbols[..=ranks].iter_mut().enumerate() {
+        *symbols = left * values / total.max(1);
         left -= ranked.get(rank).map_or(0, |it| *it as usize >> 8);
     }
     let mut costs = [0; MAX_RANKS + 1];
@@ -144,7 +144,7 @@ fn estimate(value: &[u8], format: Format) -> usize {
         }
     }
     let blocks = value.len().div_ceil(format.block_bytes());
-    let plan = plan(&counts, values.min(BLOCK_VALUES));
-    let per_block = values.min(BLOCK_VALUES).max(1);
-    plan.bits * values / per_block / 8 + format.rest_len(values) + 1 + blocks
+    let per_block = values.clamp(1, BLOCK_VALUES);
+    let bits = plan(&counts, per_block).bits * values / per_block;
+    1 + blocks + bits / 8 + format.rest_len(values)
 }

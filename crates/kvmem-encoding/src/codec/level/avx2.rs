@@ -151,7 +151,7 @@ pub(super) fn unpack(width: u8, packed: &[u8], count: usize, numbers: &mut Buffe
 fn pack_32(width: usize, numbers: __m256i, packed: &mut [u8]) {
     // In each word: two numbers in 16 bits, four in 32, eight in 64.
     let twos = _mm256_maddubs_epi16(numbers, _mm256_set1_epi16((0x100 << width | 1) as i16));
-    let fours = _mm256_madd_epi16(twos, _mm256_set1_epi32((0x1_0000 << (2 * width) | 1) as i32));
+    let fours = _mm256_madd_epi16(twos, _mm256_set1_epi32(0x1_0000 << (2 * width) | 1));
     let high = _mm256_srl_epi64(fours, _mm_cvtsi32_si128(32 - 4 * width as i32));
     let words = _mm256_or_si256(fours, high);
     let (low, high) = (_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));

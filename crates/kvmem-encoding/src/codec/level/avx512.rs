@@ -63,8 +63,7 @@ impl Bits512 {
         let width = self.width as u32;
         // In each word: two numbers in 16 bits, four in 32, eight in 64.
         let twos = _mm512_maddubs_epi16(numbers, _mm512_set1_epi16((0x100 << width | 1) as i16));
-        let fours =
-            _mm512_madd_epi16(twos, _mm512_set1_epi32((0x1_0000 << (2 * width) | 1) as i32));
+        let fours = _mm512_madd_epi16(twos, _mm512_set1_epi32(0x1_0000 << (2 * width) | 1));
         let high = _mm512_srl_epi64(fours, _mm_cvtsi32_si128(32 - 4 * width as i32));
         _mm512_permutexvar_epi8(self.gather, _mm512_or_si512(fours, high))
     }
