@@ -48,6 +48,7 @@ impl Level {
 /// Memory that the thread touches next. A loop over a level fetches it: such loops work in the
 /// first two caches, and would leave the memory idle.
 #[derive(Debug, Clone, Copy, Default)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
 pub(super) struct Ahead<'a> {
     /// Bytes to read.
     pub(super) read: &'a [u8],
@@ -84,6 +85,7 @@ pub(super) fn packed_len(width: u8, count: usize) -> usize {
 
 /// Writes the codes of the first `count` symbols to `packed`, and the symbols without a code to
 /// `escapes`; returns their number. `packed` has a buffer's slack.
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
 pub(super) fn encode(
     instructions: Instructions,
     level: &Level,
@@ -105,6 +107,7 @@ pub(super) fn encode(
 }
 
 /// Writes `count` symbols, taking those without a code from `escapes`; returns how many those are.
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
 pub(super) fn decode(
     instructions: Instructions,
     level: &Level,
