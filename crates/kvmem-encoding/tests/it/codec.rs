@@ -227,6 +227,34 @@ fn any_change_of_a_stream_is_an_error_or_a_value() {
 }
 
 #[test]
+fn a_stream_has_the_documented_form() {
+    // Eight positive numbers with mantissas 0 to 7. A level of two bits has codes for three
+    // exponents and escapes 0.
+    let exponents = [127, 127, 128, 126, 127, 0, 127, 128_u16];
+    let value: Vec<u8> = (0..)
+        .zip(exponents)
+        .flat_map(|(at, it): (u16, u16)| (it << 7 | at).to_le_bytes())
+        .collect();
+    let parts: [&[u8]; 6] = [
+        &[0x11, 1],
+        &[0, 2, 4, 6, 8, 10, 12, 14],
+        &[2, 127, 128, 126, 1, 0],
+        &[0b10_01_00_00, 0b01_00_11_00],
+        &[0],
+        &[0x55],
+    ];
+    let odd = [&value[..], &[0x55]].concat();
+    for set in Instructions::available() {
+        let mut decoded = [0; 17];
+        decompress_with(set, &parts.concat(), &mut decoded).unwrap();
+        assert_eq!(decoded[..], odd);
+        let mut decoded = [0; 16];
+        decompress_with(set, &parts[..5].concat(), &mut decoded).unwrap();
+        assert_eq!(decoded[..], value);
+    }
+}
+
+#[test]
 fn a_stream_of_another_length_is_an_error() {
     let value = numbers(DataType::Bfloat16, 50_000, &mut Random::new(10));
     let mut stream = Vec::new();
