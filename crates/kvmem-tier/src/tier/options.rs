@@ -1,5 +1,9 @@
 //! *Options* of a tier.
 
+use std::sync::Arc;
+
+use kvmem_encoding::{Codec, Keyring};
+
 use super::admission::Admission;
 use crate::format::{BLOCK, Layout, RECORDS_PER_BLOCK};
 
@@ -68,6 +72,15 @@ pub struct DiskTierOptions {
     /// wait for the rate to make up for them. A drive that is made for 1 DWPD (drive writes per
     /// day) lasts its time with a 86,400th of its size.
     pub max_write_bytes_per_s: Option<u64>,
+    /// How values are compressed before they are written. They are read whatever this says. With a
+    /// codec or with [`keys`](Self::keys), the file becomes one of version 3, which older programs
+    /// do not read.
+    pub codec: Codec,
+    /// The keys that encrypt values, after they are compressed: the first one those that are
+    /// written; each one those that were written with it. Values that were stored without
+    /// encryption are found as they are. By default values are not encrypted, and those that are
+    /// encrypted are misses.
+    pub keys: Option<Arc<Keyring>>,
     /// Opens a tier that a process of another host had open, which was killed or whose host has
     /// ended. Without it such a tier is an [error](super::TierError::Owned): two processes that
     /// write to one tier destroy it. A process of this host that has ended needs no such word.

@@ -56,6 +56,22 @@ kvmem::stats! {
         /// Fetches of values that the drive has failed to read, and does not read again yet.
         suspect_misses: u64 [Counter "kvmem_tier_misses_total" "values"
             "kind" = "suspect" "Fetches that returned no value."],
+        /// Fetches of encrypted values whose key the key file does not have.
+        key_misses: u64 [Counter "kvmem_tier_misses_total" "values"
+            "kind" = "key" "Fetches that returned no value."],
+        /// Fetches of values whose tag was wrong: they were changed, or put in the place of others.
+        tag_misses: u64 [Counter "kvmem_tier_misses_total" "values"
+            "kind" = "tag" "Fetches that returned no value."],
+        /// Bytes of the values that were encoded, before that.
+        encoded_before_bytes: u64 [Counter "kvmem_tier_encoded_bytes_total" "bytes"
+            "stage" = "before" "Bytes of values that were compressed or encrypted."],
+        /// Bytes of the forms that they were encoded to.
+        encoded_after_bytes: u64 [Counter "kvmem_tier_encoded_bytes_total" "bytes"
+            "stage" = "after" "Bytes of values that were compressed or encrypted."],
+        /// Nanoseconds in which threads compressed and encrypted values.
+        encode_ns: u64 [Counter "kvmem_tier_encode_nanoseconds_total" "nanoseconds"],
+        /// Nanoseconds in which threads decrypted and decompressed values.
+        decode_ns: u64 [Counter "kvmem_tier_decode_nanoseconds_total" "nanoseconds"],
         /// Values that a cache evicted and that were not written, by `admission` or
         /// `max_write_bytes_per_s`.
         not_admitted: u64 [Counter "kvmem_tier_not_admitted_total" "values"],
@@ -84,6 +100,6 @@ kvmem::stats! {
 impl TierStats {
     /// Returns the number of values that were let go without a call that removes.
     pub(crate) fn let_go(&self) -> u64 {
-        self.evictions + self.checksum_misses + self.lost_misses
+        self.evictions + self.checksum_misses + self.lost_misses + self.tag_misses
     }
 }

@@ -145,6 +145,11 @@ impl Tier for Chain {
         self.upper.forget_unknown().and(lower)
     }
 
+    fn forget_namespace(&self, namespace: &[u8]) -> Result<(), BoxError> {
+        let lower = self.lower.forget_namespace(namespace);
+        self.upper.forget_namespace(namespace).and(lower)
+    }
+
     fn sync(&self) -> Result<(), BoxError> {
         let lower = self.lower.sync();
         self.upper.sync().and(lower)

@@ -132,6 +132,18 @@ pub trait Tier: Send + Sync {
     /// The tier may still have values.
     fn clear(&self) -> Result<(), BoxError>;
 
+    /// Forgets the keys of a [namespace](TierValue::with_namespace): values that were stored in it
+    /// can never be decrypted again, from no copy of the bytes without its seed, and are misses.
+    /// Values that are stored in it later have new keys. By default it does nothing: the tier
+    /// encrypts no values.
+    ///
+    /// # Errors
+    /// The keys may still be on the device.
+    fn forget_namespace(&self, namespace: &[u8]) -> Result<(), BoxError> {
+        let _ = namespace;
+        Ok(())
+    }
+
     /// Makes everything that was stored and removed before as durable as the tier can. The default
     /// does nothing.
     ///

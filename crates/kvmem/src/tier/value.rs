@@ -31,6 +31,9 @@ pub struct TierValue<'a> {
     /// The value of the tier that this one was fetched from and still equals, as the tier has named
     /// it.
     pub origin: Option<TierOrigin>,
+    /// The namespace whose keys encrypt it, in a tier that encrypts; empty for the one without a
+    /// name.
+    pub namespace: &'a [u8],
     pinned: Option<&'a dyn PinnedValue>,
 }
 
@@ -38,7 +41,8 @@ impl<'a> TierValue<'a> {
     /// Makes a value without hints.
     #[must_use]
     pub fn new(key: &'a [u8], bytes: &'a [u8]) -> Self {
-        TierValue { key, bytes, hints: TierHints::default(), origin: None, pinned: None }
+        let hints = TierHints::default();
+        TierValue { key, bytes, hints, origin: None, namespace: &[], pinned: None }
     }
 
     /// Makes a value of a cache, which a tier may keep pinned. The bytes are those of `pinned`.
@@ -57,6 +61,14 @@ impl<'a> TierValue<'a> {
     #[must_use]
     pub fn with_origin(self, origin: Option<TierOrigin>) -> Self {
         TierValue { origin, ..self }
+    }
+
+    /// Sets the namespace, such as the name of a tenant: see [`Tier::forget_namespace`].
+    ///
+    /// [`Tier::forget_namespace`]: super::Tier::forget_namespace
+    #[must_use]
+    pub fn with_namespace(self, namespace: &'a [u8]) -> Self {
+        TierValue { namespace, ..self }
     }
 
     /// Returns whether the key has received another value since, or was removed or cleared: see

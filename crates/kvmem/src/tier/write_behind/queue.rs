@@ -509,6 +509,22 @@ impl<V: QueuedValue> Queue<V> {
         self.work.notify_all();
     }
 
+    /// Lets a removal take the place of each value that waits and is `unwanted`.
+    pub(super) fn discard(&self, unwanted: impl Fn(&V) -> bool) {
+        let mut replaced = Replaced { queue: self, values: Vec::new() };
+        let mut state = self.state();
+        let waits = |(key, of): (&KeyBytes, &KeyState<V>)| match &of.waiting {
+            Some((_, Change::Store(value))) if unwanted(value) => Some(Arc::clone(key)),
+            _ => None,
+        };
+        let keys: Vec<KeyBytes> = state.keys.iter().filter_map(waits).collect();
+        for key in &keys {
+            replaced.values.extend(state.enqueue(key, Change::Remove));
+        }
+        drop(state);
+        self.work.notify_all();
+    }
+
     /// Waits until room was made more than `seen` times, and returns how often it was. `None`: the
     /// queue has no value, and no room was made since.
     pub(super) fn wait_for_release(&self, seen: u64) -> Option<u64> {
@@ -525,16 +541,10 @@ impl<V: QueuedValue> Queue<V> {
     /// Ends the queue: it takes no more values, and writers end once it is empty. With `discard`,
     /// removals take the place of the values that wait.
     pub(super) fn close(&self, discard: bool) {
-        let mut replaced = Replaced { queue: self, values: Vec::new() };
-        let mut state = self.state();
-        state.closed = true;
+        self.state().closed = true;
         if discard {
-            let keys: Vec<KeyBytes> = state.order.values().cloned().collect();
-            for key in &keys {
-                replaced.values.extend(state.enqueue(key, Change::Remove));
-            }
+            self.discard(|_| true);
         }
-        drop(state);
         self.work.notify_all();
         self.made.notify_all();
     }

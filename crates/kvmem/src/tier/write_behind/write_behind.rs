@@ -24,13 +24,16 @@ struct Queued {
     pinned: Arc<dyn PinnedValue>,
     origin: Option<TierOrigin>,
     hints: TierHints,
+    /// `None` if it has no name.
+    namespace: Option<Arc<[u8]>>,
     since: Instant,
 }
 
 impl Queued {
     fn of(value: &TierValue<'_>) -> Queued {
-        let TierValue { origin, hints, .. } = *value;
-        Queued { pinned: value.pin(), origin, hints, since: Instant::now() }
+        let TierValue { origin, hints, namespace, .. } = *value;
+        let namespace = (!namespace.is_empty()).then(|| namespace.into());
+        Queued { pinned: value.pin(), origin, hints, namespace, since: Instant::now() }
     }
 
     /// Returns the hints; the time to live is what is left of it.
@@ -39,8 +42,13 @@ impl Queued {
         TierHints { ttl: self.hints.ttl.map(left), ..self.hints }
     }
 
+    fn namespace(&self) -> &[u8] {
+        self.namespace.as_deref().unwrap_or_default()
+    }
+
     fn for_tier<'a>(&'a self, key: &'a [u8]) -> TierValue<'a> {
-        TierValue::pinned(key, &*self.pinned).with_hints(self.hints()).with_origin(self.origin)
+        let value = TierValue::pinned(key, &*self.pinned).with_hints(self.hints());
+        value.with_origin(self.origin).with_namespace(self.namespace())
     }
 }
 
@@ -382,6 +390,14 @@ impl Tier for WriteBehind {
 
     fn forget_unknown(&self) -> Result<(), BoxError> {
         self.queue()?.clear(|| self.tier().forget_unknown())
+    }
+
+    /// Values of the namespace in the queue are removed, like older ones of their keys.
+    fn forget_namespace(&self, namespace: &[u8]) -> Result<(), BoxError> {
+        let queue = self.queue()?;
+        queue.discard(|value| value.namespace() == namespace);
+        queue.flush();
+        self.tier().forget_namespace(namespace)
     }
 
     fn sync(&self) -> Result<(), BoxError> {
