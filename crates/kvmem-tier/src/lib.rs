@@ -16,10 +16,11 @@ mod trace;
 mod until;
 
 pub use allocation::allocate;
+pub use kvmem_encoding::{Codec, KeyId, Keyring, KeyringError};
 pub use tier::{
     Admission, AdmissionPolicy, Contents, Damage, DamagedValue, DiskTier, DiskTierInspection,
     DiskTierOptions, EvictionOrder, Fetched, Inspection, OpenReport, RepairReport, StoreError,
-    TierError, TierStats, ValueLengths, Verify, inspect, verify,
+    TierError, TierStats, ValueLengths, Verify, inspect, key_ids, verify, verify_with_keys,
 };
 pub use tier_set::{TierSet, TierSetError};
 pub use until::verify_until;

@@ -125,9 +125,10 @@ impl<D: Device> Tier for DiskTier<D> {
 
     fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
         let mut hits = vec![None; reads.len()];
-        self.fetch_entries(reads, &mut |index, entry| {
-            let (checksum, origin) = (Some(self.checksum_of(entry)), self.origin(entry.number));
-            hits[index] = Some(TierHit { checksum, origin, hints: hints_of(entry.hints) });
+        self.fetch_entries(reads, &mut |index, entry, decoded| {
+            let checksum = Some(decoded.unwrap_or_else(|| self.checksum_of(entry)));
+            let (origin, hints) = (self.origin(entry.number), hints_of(entry.hints));
+            hits[index] = Some(TierHit { checksum, origin, hints });
         });
         hits
     }
@@ -140,6 +141,10 @@ impl<D: Device> Tier for DiskTier<D> {
     fn clear(&self) -> Result<(), BoxError> {
         let _orders: Vec<_> = self.orders.iter().map(lock).collect();
         Ok(DiskTier::clear(self)?)
+    }
+
+    fn forget_namespace(&self, namespace: &[u8]) -> Result<(), BoxError> {
+        Ok(DiskTier::forget_namespace(self, namespace).map(drop)?)
     }
 
     fn sync(&self) -> Result<(), BoxError> {
@@ -214,6 +219,10 @@ impl<D: Device> Tier for TierSet<D> {
 
     fn clear(&self) -> Result<(), BoxError> {
         self.all(<DiskTier<D> as Tier>::clear).map(drop)
+    }
+
+    fn forget_namespace(&self, namespace: &[u8]) -> Result<(), BoxError> {
+        Ok(TierSet::forget_namespace(self, namespace).map(drop)?)
     }
 
     fn sync(&self) -> Result<(), BoxError> {

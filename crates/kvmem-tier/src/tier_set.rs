@@ -265,6 +265,15 @@ impl<D: Device> TierSet<D> {
         self.all(DiskTier::clear).map(drop)
     }
 
+    /// Forgets the keys of a namespace on every device, as [`DiskTier::forget_namespace`] does;
+    /// returns how many values were removed.
+    ///
+    /// # Errors
+    /// The first [`TierError`] of a tier. The others have forgotten theirs.
+    pub fn forget_namespace(&self, name: &[u8]) -> Result<usize, TierError> {
+        Ok(self.all(|tier| tier.forget_namespace(name))?.into_iter().sum())
+    }
+
     /// Makes all that was stored and removed before durable, on every device.
     ///
     /// # Errors

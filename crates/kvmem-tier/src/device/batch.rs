@@ -43,8 +43,8 @@ impl BatchEvents for Writing<'_> {
 
 /// Hands out the bytes of each read as soon as it is complete.
 pub(super) struct Reading<'a, 'b> {
-    pub(super) batch: &'a [Read<'b>],
-    pub(super) done: &'a mut dyn FnMut(usize, &Read<'_>, io::Result<()>),
+    pub(super) batch: &'a mut [Read<'b>],
+    pub(super) done: &'a mut dyn FnMut(usize, &mut Read<'_>, io::Result<()>),
 }
 
 impl BatchEvents for Reading<'_, '_> {
@@ -53,6 +53,6 @@ impl BatchEvents for Reading<'_, '_> {
     fn in_flight(&mut self, _: usize) {}
 
     fn done(&mut self, index: usize, result: io::Result<()>) {
-        (self.done)(index, &self.batch[index], result);
+        (self.done)(index, &mut self.batch[index], result);
     }
 }

@@ -575,7 +575,11 @@ impl Device for FileDevice {
         events.results
     }
 
-    fn read(&self, batch: &mut [Read<'_>], done: &mut dyn FnMut(usize, &Read<'_>, io::Result<()>)) {
+    fn read(
+        &self,
+        batch: &mut [Read<'_>],
+        done: &mut dyn FnMut(usize, &mut Read<'_>, io::Result<()>),
+    ) {
         if self.process.is_forked() {
             return (0..).zip(batch).for_each(|(index, read)| done(index, read, self.owned()));
         }

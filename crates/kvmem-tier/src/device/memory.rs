@@ -72,7 +72,11 @@ impl Device for MemoryDevice {
         results
     }
 
-    fn read(&self, batch: &mut [Read<'_>], done: &mut dyn FnMut(usize, &Read<'_>, io::Result<()>)) {
+    fn read(
+        &self,
+        batch: &mut [Read<'_>],
+        done: &mut dyn FnMut(usize, &mut Read<'_>, io::Result<()>),
+    ) {
         let read = |Read { at, parts: [first, second] }: &mut Read<'_>| {
             let mut bytes = self.locked();
             let from = part(&mut bytes, *at, first.len() + second.len())?;

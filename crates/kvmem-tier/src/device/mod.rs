@@ -143,7 +143,11 @@ pub trait Device: Send + Sync {
     /// Reads all of `batch`, several at a time. Calls `done` once for each, in this thread and in
     /// any order, with its index in the batch, the read with its bytes, and its result. Others are
     /// preferably in flight meanwhile. The bytes mean something only if the result is `Ok`.
-    fn read(&self, batch: &mut [Read<'_>], done: &mut dyn FnMut(usize, &Read<'_>, io::Result<()>));
+    fn read(
+        &self,
+        batch: &mut [Read<'_>],
+        done: &mut dyn FnMut(usize, &mut Read<'_>, io::Result<()>),
+    );
 
     /// Makes durable all that has been written.
     ///

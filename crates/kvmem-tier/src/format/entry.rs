@@ -101,8 +101,10 @@ pub struct Entry {
     pub extents: Extents,
     /// The checksum of the digest, the length and the bytes.
     pub checksum: u32,
-    /// Bytes of the value, without padding.
+    /// Bytes that are stored, without padding: those of the value, or of its encoded form.
     pub len: u64,
+    /// How the value is encoded; `None` if it is stored as it is.
+    pub encoded: Option<Encoded>,
     /// What its owner said about its worth.
     pub hints: Hints,
     /// In a journal: whether its bytes were written without a sync. In a checkpoint: whether a
@@ -128,7 +130,34 @@ impl Hints {
     }
 }
 
+/// How a value is encoded: the header of the stored form has the rest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Encoded {
+    /// Bytes of the value: fewer than 2^48.
+    pub value_len: u64,
+    /// The number of its namespace, if it is encrypted; otherwise 0.
+    pub namespace: u16,
+}
+
+impl Encoded {
+    /// Returns both in one word.
+    pub(crate) fn to_bits(self) -> u64 {
+        self.value_len | u64::from(self.namespace) << 48
+    }
+
+    /// Returns what [`to_bits`](Self::to_bits) was called with.
+    pub(crate) fn from_bits(bits: u64) -> Encoded {
+        Encoded { value_len: bits & (1 << 48) - 1, namespace: (bits >> 48) as u16 }
+    }
+}
+
 impl Entry {
+    /// Returns the bytes of the value.
+    #[must_use]
+    pub fn value_len(&self) -> u64 {
+        self.encoded.map_or(self.len, |encoded| encoded.value_len)
+    }
+
     /// Returns where its bytes begin: a block of the data area.
     #[must_use]
     pub fn start(&self) -> u32 {
@@ -163,6 +192,8 @@ const EXTENTS: u32 = 4;
 
 /// The bit of [`Entry::unverified`] among the flags of a record.
 const UNVERIFIED: u8 = 1;
+/// The bit of a value whose encoded form is stored.
+const ENCODED: u8 = 2;
 
 impl Change {
     /// Returns the number of the change.
@@ -197,11 +228,15 @@ impl Change {
     /// Writes the records of the change, and nothing behind them.
     pub(super) fn write(&self, bytes: &mut [u8]) {
         let none = Hints::default();
-        let mut flags = 0;
+        let (mut flags, mut encoded_bits) = (0, 0);
         let (kind, digest, Extent { start, blocks }, checksum, len, hints) = match *self {
             Change::Stored(entry) | Change::Used(entry) => {
                 let Entry { digest, extents, checksum, len, hints, unverified, .. } = entry;
                 flags = if unverified { UNVERIFIED } else { 0 };
+                if let Some(encoded) = entry.encoded {
+                    flags |= ENCODED;
+                    encoded_bits = encoded.to_bits();
+                }
                 let mut first = extents.0[0];
                 if !extents.is_scattered() {
                     first.blocks = 0;
@@ -222,7 +257,8 @@ impl Change {
         fields.put(&hints.expires.to_le_bytes());
         fields.put(&hints.priority.to_le_bytes());
         fields.put(&[flags]);
-        fields.put(&[0; 10]);
+        fields.put(&encoded_bits.to_le_bytes());
+        fields.put(&[0; 2]);
         if let Change::Stored(entry) | Change::Used(entry) = *self
             && let Entry { number, extents, .. } = entry
             && extents.is_scattered()
@@ -249,13 +285,24 @@ impl Change {
         let hints = Hints { expires: fields.u32(), priority: i8::from_le_bytes(fields.take()) };
         let [flags] = fields.take();
         let unverified = flags & UNVERIFIED != 0;
+        let encoded = Encoded::from_bits(fields.u64());
+        let encoded = (flags & ENCODED != 0).then_some(encoded);
         Some(match kind {
             STORED => {
                 let extents = match extent.blocks {
                     0 => Extents::contiguous(extent.start, len),
                     _ => read_extents(extent, number, len, records.next()?)?,
                 };
-                Change::Stored(Entry { digest, number, extents, checksum, len, hints, unverified })
+                Change::Stored(Entry {
+                    digest,
+                    number,
+                    extents,
+                    checksum,
+                    len,
+                    encoded,
+                    hints,
+                    unverified,
+                })
             }
             REMOVED => Change::Removed(digest, number),
             QUARANTINED => Change::Quarantined(extent, number),
@@ -298,6 +345,7 @@ mod tests {
             extents: Extents::of(&parts).unwrap(),
             checksum: 5,
             len,
+            encoded: (len > 10_000).then_some(Encoded { value_len: (1 << 48) - 9, namespace: 112 }),
             hints: Hints { expires: 3, priority: -2 },
             unverified: len == 0,
         })

@@ -145,6 +145,7 @@ mod tests {
             extents: Extents::of(&parts).unwrap(),
             checksum: 1,
             len: u64::from(extents) * BLOCK as u64,
+            encoded: None,
             hints: Hints::default(),
             unverified: true,
         })

@@ -7,11 +7,14 @@ use thiserror::Error;
 use super::BLOCK;
 use super::block::{Fields, Reader, is_sealed, seal};
 use super::layout::{LAYOUT, Layout};
+use super::namespaces::{NAMESPACES, Namespaces};
 use super::owner::{OWNER, Owner};
 
 const MAGIC: [u8; 8] = *b"KvmemDsk";
-/// The version of the format.
-pub const VERSION: u32 = 2;
+/// The last version of the format: values may be encoded.
+pub const VERSION: u32 = 3;
+/// The version of a file in which no value is encoded: programs of before read it.
+pub const UNENCODED_VERSION: u32 = 2;
 /// The first version that is read. In it, a value has one extent, whose record is the same.
 const OLDEST: u32 = 1;
 /// The field of the checksum.
@@ -19,12 +22,14 @@ const CHECKSUM: usize = 12;
 const HEADER: usize = 128;
 /// Where the owner begins.
 const OF_OWNER: usize = 256;
+/// Where the namespaces begin.
+const OF_NAMESPACES: usize = OF_OWNER + OWNER;
 
 /// A superblock. There are two copies, written alternately; the one with the higher generation
 /// counts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
-    /// The version of the format that the block had. It is written as [`VERSION`].
+    /// The version of the format. It is written as [`UNENCODED_VERSION`] at least.
     pub version: u32,
     /// The identity of the file, chosen at random when it was made.
     pub file: [u8; 16],
@@ -56,6 +61,8 @@ pub struct Superblock {
     /// The process that has the tier open, or that was killed while it had; none if the tier was
     /// closed, and none of programs that leave no name.
     pub owner: Option<Owner>,
+    /// The namespaces of encrypted values.
+    pub namespaces: Namespaces,
 }
 
 /// The reason why a block is no superblock that can be used.
@@ -92,7 +99,7 @@ impl Superblock {
         let mut bytes = [0; BLOCK];
         let mut fields = Fields::new(&mut bytes);
         fields.put(&MAGIC);
-        fields.put(&VERSION.to_le_bytes());
+        fields.put(&self.version.max(UNENCODED_VERSION).to_le_bytes());
         fields.put(&[0; 4]);
         fields.put(&self.file);
         fields.put(&self.key);
@@ -108,6 +115,7 @@ impl Superblock {
         fields.put(&self.counted_blocks.to_le_bytes());
         self.layout.write(&mut bytes[HEADER..HEADER + LAYOUT]);
         Owner::write(self.owner.as_ref(), &mut bytes[OF_OWNER..OF_OWNER + OWNER]);
+        self.namespaces.write(&mut bytes[OF_NAMESPACES..OF_NAMESPACES + NAMESPACES]);
         seal(&mut bytes, CHECKSUM);
         bytes
     }
@@ -145,6 +153,7 @@ impl Superblock {
             counted_blocks: fields.u32(),
             layout: Layout::read(&bytes[HEADER..HEADER + LAYOUT]),
             owner: Owner::read(&bytes[OF_OWNER..OF_OWNER + OWNER]),
+            namespaces: Namespaces::read(&bytes[OF_NAMESPACES..OF_NAMESPACES + NAMESPACES]),
         };
         let Superblock { journal, checkpoint, checkpoint_blocks, len, layout, .. } = &superblock;
         let sound = *journal < 2

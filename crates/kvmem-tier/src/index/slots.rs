@@ -15,7 +15,7 @@ use kvmem::offset::RawHandle;
 
 use super::ranges::{Indexed, Ranges};
 use super::scattered::Scattered;
-use crate::format::{Digest, Entry, Extents, Hints, blocks_of};
+use crate::format::{Digest, Encoded, Entry, Extents, Hints, blocks_of};
 
 pub(super) const NIL: u32 = u32::MAX;
 /// The value lies in several extents.
@@ -24,6 +24,8 @@ const SCATTERED: u8 = 1;
 const ODD: u8 = 2;
 /// A power cut may have taken the bytes of the value, which were not read since.
 const UNVERIFIED: u8 = 4;
+/// The value is encoded: its length is in [`Slots::encoded`].
+const ENCODED: u8 = 8;
 /// Slots of a chunk: 60 KiB.
 const CHUNK: usize = 1024;
 
@@ -67,8 +69,8 @@ const FREE: Slot = Slot {
 };
 
 impl Slot {
-    /// Returns the bytes of the value.
-    pub(super) fn len(&self) -> u64 {
+    /// Returns the bytes that are stored.
+    fn len(&self) -> u64 {
         u64::from(self.len_high) << 32 | u64::from(self.len)
     }
 
@@ -104,6 +106,8 @@ pub(super) struct Slots {
     soonest_of_all: u32,
     /// The extents of values that have several.
     scattered: Scattered,
+    /// The bits of [`Encoded`] of each slot, in chunks that have had an encoded value.
+    encoded: Vec<Option<Box<[u64]>>>,
     /// The number of unverified values.
     unverified: usize,
     /// The first free slot.
@@ -121,6 +125,7 @@ impl Slots {
             soonest: Vec::new(),
             soonest_of_all: u32::MAX,
             scattered: Scattered::default(),
+            encoded: Vec::new(),
             unverified: 0,
             free: NIL,
             allocator: 0,
@@ -134,6 +139,7 @@ impl Slots {
             + self.chunks.capacity() * size_of::<Box<[Slot]>>()
             + self.soonest.capacity() * size_of::<u32>()
             + self.scattered.bytes()
+            + self.encoded.iter().flatten().count() * CHUNK * size_of::<u64>()
     }
 
     /// Returns the number of values in several extents.
@@ -170,7 +176,7 @@ impl Slots {
         let bits = ranges.first().to_bits();
         self.allocator = bits >> 64 << 64;
         self.highest = self.highest.max(entry.number);
-        let Entry { digest, number, extents, checksum, len, hints, unverified } = *entry;
+        let Entry { digest, number, extents, checksum, len, encoded, hints, unverified } = *entry;
         let (Hints { expires, priority }, is_scattered) = (hints, extents.is_scattered());
         let slot = self.free;
         self.free = self.get(slot).next;
@@ -185,10 +191,16 @@ impl Slots {
             len_high: (len >> 32) as u16,
             priority,
             flags: if is_scattered { SCATTERED } else { 0 }
-                | if unverified { UNVERIFIED } else { 0 },
+                | if unverified { UNVERIFIED } else { 0 }
+                | if encoded.is_some() { ENCODED } else { 0 },
             ..FREE
         };
         self.unverified += usize::from(unverified);
+        if let Some(encoded) = encoded {
+            let chunk = &mut self.encoded[slot as usize / CHUNK];
+            let chunk = chunk.get_or_insert_with(|| vec![0; CHUNK].into_boxed_slice());
+            chunk[slot as usize % CHUNK] = encoded.to_bits();
+        }
         if is_scattered {
             self.scattered.add(slot, &extents, ranges);
         }
@@ -210,6 +222,22 @@ impl Slots {
         self.free = first;
         self.chunks.push(chunk);
         self.soonest.push(u32::MAX);
+        self.encoded.push(None);
+    }
+
+    /// Returns how the value of a slot is encoded.
+    fn encoded(&self, slot: u32) -> Option<Encoded> {
+        if self.get(slot).flags & ENCODED == 0 {
+            return None;
+        }
+        let chunk = self.encoded[slot as usize / CHUNK].as_ref()?;
+        Some(Encoded::from_bits(chunk[slot as usize % CHUNK]))
+    }
+
+    /// Returns the bytes of the value of a slot.
+    pub(super) fn value_len(&self, slot: u32) -> u64 {
+        let encoded = self.encoded(slot);
+        encoded.map_or_else(|| self.get(slot).len(), |encoded| encoded.value_len)
     }
 
     /// Frees a slot.
@@ -238,6 +266,7 @@ impl Slots {
             extents,
             checksum: of.checksum,
             len,
+            encoded: self.encoded(slot),
             hints: Hints { expires: of.expires, priority: of.priority },
             unverified: of.is_unverified(),
         }

@@ -124,7 +124,7 @@ impl<D: Device> DiskTier<D> {
     fn begin_checkpoint(&self, journal: &Journal, step: u64) -> PartialCheckpoint {
         let mut state = self.state();
         let entries = state.begin_window();
-        let old = journal.superblock;
+        let old = journal.superblock.clone();
         let superblock = Superblock {
             generation: old.generation + 1,
             epoch: old.epoch + step,
@@ -262,8 +262,16 @@ impl<D: Device> DiskTier<D> {
         // Without the two superblocks that are written now.
         let lifetime_bytes = self.state().lifetime_bytes();
         let owner = Some(self.owner);
-        let superblock =
-            Superblock { lifetime_bytes, counted_blocks: next_block, owner, ..superblock };
+        // Namespaces may have come and gone since the checkpoint began.
+        let Superblock { generation, namespaces, .. } = journal.superblock.clone();
+        let superblock = Superblock {
+            generation: generation + 1,
+            namespaces,
+            lifetime_bytes,
+            counted_blocks: next_block,
+            owner,
+            ..superblock
+        };
         self.check_owner(&journal.superblock)?;
         journal.switch = Some(Switch { superblock, next_block, recent, position });
         self.end_switch(journal)
@@ -282,7 +290,7 @@ impl<D: Device> DiskTier<D> {
     /// one copy of it may be in place: what it leads to stays as it is until both are.
     fn end_switch(&self, journal: &mut Journal) -> Result<(), TierError> {
         let Some(Switch { superblock, .. }) = &journal.switch else { return Ok(()) };
-        self.write_superblocks(superblock)?;
+        let _failed = self.write_superblocks(superblock)?;
         if !journal.is_open {
             // Another process may have opened the tier at the same moment.
             self.check_owner(superblock)?;

@@ -40,6 +40,7 @@ mod tests {
                 extents: Extents::contiguous(0, len),
                 checksum: checksum(&digest, &value),
                 len,
+                encoded: None,
                 hints: Hints::default(),
                 unverified: false,
             };

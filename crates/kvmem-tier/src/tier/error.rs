@@ -2,6 +2,7 @@
 
 use std::io;
 
+use kvmem_encoding::EncodeError;
 use thiserror::Error;
 
 use crate::device::UnsupportedAlignment;
@@ -80,6 +81,9 @@ pub enum TierError {
         /// The reason.
         source: CheckpointError,
     },
+    /// Values cannot be encrypted.
+    #[error("cannot open the tier with keys: {0}")]
+    Encode(EncodeError),
     /// The tier was opened by the parent of this process. Nothing has happened.
     #[error(
         "this process is a forked child of the one that opened the tier: let the parent use it, \
@@ -155,6 +159,15 @@ pub enum StoreError {
         /// Bytes of the value.
         len: u64,
     },
+    /// There are as many namespaces as the file has room for.
+    #[error("the tier has {limit} namespaces, which is the most: forget one, or use fewer names")]
+    TooManyNamespaces {
+        /// The most that it can have.
+        limit: usize,
+    },
+    /// The value cannot be encrypted.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
     /// The device failed, or the journal.
     #[error(transparent)]
     Tier(#[from] TierError),

@@ -17,6 +17,7 @@ use kvmem::tier::TierRead;
 
 use super::bounce::{Bounce, blocks_of_rest, in_place};
 use super::checksum::{checksum, checksum_begin, value_checksum};
+use super::encoded::Decoded;
 use super::state::BadExtents;
 use super::tier::DiskTier;
 use crate::crc;
@@ -38,6 +39,11 @@ pub enum Fetched {
     },
     /// The bytes of the disk were not those that were stored: the value is removed.
     Damaged,
+    /// The value is encrypted with a key that the tier does not have. It stays.
+    NoKey,
+    /// The bytes are those that the index names, and their tag is wrong: a person has changed them,
+    /// or put them in the place of others. The value is removed, and its blocks are free again.
+    BadTag,
     /// The bytes were not on the disk: a power cut took them before they were synced. The value is
     /// removed, and its blocks are free again.
     Lost,
@@ -54,16 +60,20 @@ struct Wanted<'a> {
     /// Its index among the requests.
     index: usize,
     entry: Entry,
-    /// The bytes that are read into place, and those that go through a bounce buffer.
+    /// The bytes that are read into place, and those that go through a bounce buffer. All of an
+    /// encoded value go there, whose form has another length.
     in_place: &'a mut [u8],
     rest: &'a mut [u8],
+    /// The result of decoding, if it was.
+    decoded: Option<Decoded>,
 }
 
 /// The read of an extent of a value.
 struct ExtentRead<'a> {
     /// The place of the value among those that are wanted.
     value: usize,
-    /// Bytes of the value in the extent, and those of them that go through a bounce buffer.
+    /// Bytes of the value in the extent, or of its form, and the memory for those of the value that
+    /// go through a bounce buffer.
     len: usize,
     rest: &'a mut [u8],
     /// The checksum of these bytes: behind what comes before them, if the value has no other
@@ -81,7 +91,7 @@ impl<D: Device> DiskTier<D> {
     /// Memory that begins at a multiple of the block is read into directly; other memory is copied
     /// to.
     pub fn fetch(&self, requests: &mut [TierRead<'_>]) -> Vec<Fetched> {
-        self.fetch_entries(requests, &mut |_, _| {})
+        self.fetch_entries(requests, &mut |_, _, _| {})
     }
 
     /// Returns the CRC-32C of the bytes of a value, as they are on the disk: whatever another
@@ -91,11 +101,12 @@ impl<D: Device> DiskTier<D> {
         value_checksum(entry)
     }
 
-    /// Fetches values, and calls `hit` with the index and the entry of each that is in place.
+    /// Fetches values, and calls `hit` with the index and the entry of each that is in place, and
+    /// with the CRC-32C of one that was encoded.
     pub(crate) fn fetch_entries(
         &self,
         requests: &mut [TierRead<'_>],
-        hit: &mut dyn FnMut(usize, &Entry),
+        hit: &mut dyn FnMut(usize, &Entry, Option<u32>),
     ) -> Vec<Fetched> {
         let mut results = vec![Fetched::Absent; requests.len()];
         if self.is_forked() {
@@ -105,19 +116,29 @@ impl<D: Device> DiskTier<D> {
         let mut wanted = self.find(&digests, requests, &mut results);
         let mut bounces: Vec<Bounce<'_>> = wanted
             .iter()
-            .map(|one| self.bounce.take(blocks_of_rest(one.in_place, one.rest)))
+            .map(|one| {
+                self.bounce.take(match one.entry.encoded {
+                    None => blocks_of_rest(one.in_place, one.rest),
+                    Some(_) => one.entry.extents.blocks() as usize,
+                })
+            })
             .collect();
         let mut reads = Vec::with_capacity(wanted.len());
         let mut extents = Vec::with_capacity(wanted.len());
         for (value, (one, bounce)) in wanted.iter_mut().zip(&mut bounces).enumerate() {
             let mut bounce = &mut **bounce;
-            let (mut in_place, mut rest) = (take(&mut one.in_place), take(&mut one.rest));
+            let (mut in_place, mut rest) = match one.entry.encoded {
+                None => (take(&mut one.in_place), take(&mut one.rest)),
+                Some(_) => Default::default(),
+            };
+            let mut left = one.entry.len as usize;
             for extent in one.entry.extents.iter() {
                 let bytes = extent.blocks as usize * BLOCK;
                 let first = split_off(&mut in_place, bytes);
                 let second = split_off(&mut bounce, bytes - first.len());
                 let rest = split_off(&mut rest, second.len());
-                let len = first.len() + rest.len();
+                let len = left.min(bytes);
+                left -= len;
                 let at = self.layout.data.block(extent.start);
                 reads.push((extents.len(), Read { at, parts: [first, second] }));
                 extents.push(ExtentRead { value, len, rest, sum: None, error: None });
@@ -127,24 +148,40 @@ impl<D: Device> DiskTier<D> {
         // The extent of each read.
         let (order, mut reads): (Vec<usize>, Vec<Read<'_>>) = reads.into_iter().unzip();
         self.device.read(&mut reads, &mut |one, read, result| {
-            let ExtentRead { value, rest, sum, error, .. } = &mut extents[order[one]];
+            let ExtentRead { value, len, rest, sum, error } = &mut extents[order[one]];
             *error = result.as_ref().err().map(io::Error::kind);
             if result.is_ok() {
-                let [in_place, bounce] = &read.parts;
-                rest.copy_from_slice(&bounce[..rest.len()]);
-                let entry = &wanted[*value].entry;
+                let [in_place, bounce] = &mut read.parts;
+                let Wanted { entry, rest: into, decoded, .. } = &mut wanted[*value];
                 let begin = match entry.extents.is_scattered() {
                     true => 0,
                     false => checksum_begin(&entry.digest, entry.len),
                 };
+                if entry.encoded.is_some() {
+                    let form = &mut bounce[..*len];
+                    let sum = *sum.insert(crc::append(begin, form));
+                    if !entry.extents.is_scattered() && sum == entry.checksum {
+                        *decoded = Some(self.decode(entry, form, into));
+                    }
+                    return;
+                }
+                rest.copy_from_slice(&bounce[..rest.len()]);
                 *sum = Some(crc::append(crc::append(begin, in_place), rest));
             }
         });
         let mut outcomes = outcomes(&wanted, &extents);
-        drop((reads, extents, wanted));
-        for Outcome { index, entry, read } in &mut outcomes {
-            if matches!(read, Ok(sum) if *sum != entry.checksum) {
-                *read = self.read_again(entry, requests[*index].into);
+        drop((reads, extents));
+        for ((outcome, one), form) in outcomes.iter_mut().zip(&mut wanted).zip(&mut bounces) {
+            // All extents are read now.
+            if one.entry.encoded.is_some() && outcome.decoded.is_none() && outcome.is_whole() {
+                let form = &mut form[..one.entry.len as usize];
+                outcome.decoded = Some(self.decode(&one.entry, form, one.rest));
+            }
+        }
+        drop(wanted);
+        for outcome in &mut outcomes {
+            if outcome.read.is_ok() && !outcome.is_whole() {
+                self.read_again(outcome, requests[outcome.index].into);
             }
         }
         self.settle(&outcomes, &mut results, hit);
@@ -157,10 +194,11 @@ impl<D: Device> DiskTier<D> {
         results
     }
 
-    /// Reads a value into memory of the tier, and copies it to the caller's if its checksum is
-    /// right.
+    /// Reads a value into memory of the tier, and copies or decodes it to the caller's if its
+    /// checksum is right.
     #[cold]
-    fn read_again(&self, entry: &Entry, into: &mut [u8]) -> Result<u32, Unread> {
+    fn read_again(&self, outcome: &mut Outcome, into: &mut [u8]) {
+        let entry = &outcome.entry;
         let mut private = AlignedBuffer::new(entry.extents.blocks() as usize);
         let mut rest = &mut *private;
         let mut reads = Vec::with_capacity(entry.extents.len());
@@ -179,14 +217,18 @@ impl<D: Device> DiskTier<D> {
         });
         drop(reads);
         if let Some(unread) = unread {
-            return Err(unread);
+            outcome.read = Err(unread);
+            return;
         }
-        let value = &private[..into.len()];
-        let sum = checksum(&entry.digest, value);
-        if sum == entry.checksum {
-            into.copy_from_slice(value);
+        let stored = &mut private[..entry.len as usize];
+        let sum = checksum(&entry.digest, stored);
+        outcome.read = Ok(sum);
+        if sum != entry.checksum {
+        } else if entry.encoded.is_some() {
+            outcome.decoded = Some(self.decode(entry, stored, into));
+        } else {
+            into.copy_from_slice(stored);
         }
-        Ok(sum)
     }
 
     /// Looks up the values. Returns those to be read, and puts what is known about the others into
@@ -206,13 +248,16 @@ impl<D: Device> DiskTier<D> {
                 continue;
             }
             let Some(entry) = state.index.get_used(digest) else { continue };
-            if entry.len != request.into.len() as u64 {
-                results[index] = Fetched::Length { len: entry.len };
+            if entry.value_len() != request.into.len() as u64 {
+                results[index] = Fetched::Length { len: entry.value_len() };
                 continue;
             }
-            let in_place = in_place(request.into, memory_align, read_align);
+            let in_place = match entry.encoded {
+                None => in_place(request.into, memory_align, read_align),
+                Some(_) => 0,
+            };
             let (in_place, rest) = request.into.split_at_mut(in_place);
-            wanted.push(Wanted { index, entry, in_place, rest });
+            wanted.push(Wanted { index, entry, in_place, rest, decoded: None });
         }
         wanted
     }
@@ -236,25 +281,31 @@ impl<D: Device> DiskTier<D> {
         &self,
         outcomes: &[Outcome],
         results: &mut [Fetched],
-        hit: &mut dyn FnMut(usize, &Entry),
+        hit: &mut dyn FnMut(usize, &Entry, Option<u32>),
     ) {
         let is_durable = self.device.writes_are_durable();
         let mut state = self.state();
         let isolated = !outcomes.is_empty()
             && state.suspects.end_fetch(outcomes.iter().any(|one| one.read.is_ok()));
-        for Outcome { index, entry, read } in outcomes {
+        for outcome in outcomes {
+            let Outcome { index, entry, read, decoded } = outcome;
             if state.index.number_of(&entry.digest) != Some(entry.number) {
                 continue;
             }
             results[*index] = match read {
-                Ok(sum) if *sum == entry.checksum => {
+                Ok(_) if outcome.is_whole() => {
                     state.suspects.remove(&entry.digest);
                     if entry.unverified {
                         state.index.set_verified(&entry.digest);
                     }
-                    state.record_use(entry, is_durable);
-                    hit(*index, entry);
-                    Fetched::Hit
+                    match decoded {
+                        None | Some(Ok(_)) => {
+                            state.record_use(entry, is_durable);
+                            hit(*index, entry, decoded.and_then(Result::ok));
+                            Fetched::Hit
+                        }
+                        Some(Err(why)) => state.fail_to_decode(entry, *why),
+                    }
                 }
                 Ok(_) if state.remove_falsified(entry) => Fetched::Lost,
                 Ok(_) => Fetched::Damaged,
@@ -269,6 +320,8 @@ impl<D: Device> DiskTier<D> {
                 Fetched::Hit => state.stats.hits += 1,
                 Fetched::Absent => state.stats.misses += 1,
                 Fetched::Suspect => state.stats.suspect_misses += 1,
+                Fetched::NoKey => state.stats.key_misses += 1,
+                Fetched::BadTag => state.stats.tag_misses += 1,
                 _ => {}
             }
         }
@@ -282,6 +335,15 @@ struct Outcome {
     entry: Entry,
     /// The checksum of what was read.
     read: Result<u32, Unread>,
+    /// The result of decoding, if it was.
+    decoded: Option<Decoded>,
+}
+
+impl Outcome {
+    /// Returns whether what was read is what was stored.
+    fn is_whole(&self) -> bool {
+        matches!(self.read, Ok(sum) if sum == self.entry.checksum)
+    }
 }
 
 /// The reason why a value was not read.
@@ -295,13 +357,13 @@ struct Unread {
 /// Returns what was read of each value.
 fn outcomes(wanted: &[Wanted<'_>], extents: &[ExtentRead<'_>]) -> Vec<Outcome> {
     let mut left = extents;
-    let mut outcome = |&Wanted { index, entry, .. }: &Wanted<'_>| {
+    let mut outcome = |&Wanted { index, entry, decoded, .. }: &Wanted<'_>| {
         let (extents, behind) = left.split_at(entry.extents.len());
         left = behind;
         let (sum, bad) = checksum_of(&entry, extents);
         let error = || extents.iter().find_map(|extent| extent.error);
         let unread = || Unread { error: error().unwrap_or(io::ErrorKind::Other), bad };
-        Outcome { index, entry, read: sum.ok_or_else(unread) }
+        Outcome { index, entry, read: sum.ok_or_else(unread), decoded }
     };
     wanted.iter().map(&mut outcome).collect()
 }

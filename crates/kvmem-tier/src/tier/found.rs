@@ -27,6 +27,7 @@ use std::io;
 
 use kvmem::offset::{OffsetAllocator, RawHandle};
 
+use super::encoded::namespace_of;
 use super::error::TierError;
 use super::journal_reader::{Gap, JournalPart, JournalReader, read_metadata};
 use crate::device::{AlignedBuffer, Device};
@@ -63,7 +64,8 @@ pub(super) fn valid_superblock(copies: &Copies, len: u64) -> Result<Superblock, 
     let superblock = match copies {
         [Err(newer @ SuperblockError::Version { .. }), _]
         | [_, Err(newer @ SuperblockError::Version { .. })] => {
-            let [first, second] = copies.map(|copy| copy.err().unwrap_or(*newer));
+            let [first, second] =
+                copies.each_ref().map(|copy| *copy.as_ref().err().unwrap_or(newer));
             return Err(TierError::Superblocks { first, second });
         }
         [Ok(first), Ok(second)] if second.generation > first.generation => second,
@@ -73,7 +75,7 @@ pub(super) fn valid_superblock(copies: &Copies, len: u64) -> Result<Superblock, 
     if superblock.len > len {
         return Err(TierError::CutOff { expected: superblock.len, len });
     }
-    Ok(*superblock)
+    Ok(superblock.clone())
 }
 
 /// Returns the blocks of the data area as a space in which nothing is in use.
@@ -146,9 +148,21 @@ impl Found {
             match journal.next()? {
                 Some(JournalPart::Block(block)) => found.replay(block, is_counted),
                 Some(JournalPart::Gap(gap)) => found.bridge(gap),
-                None => return Ok(found),
+                None => break,
             }
         }
+        // Of a namespace that was forgotten just before the process was killed.
+        let is_known = |entry: &Entry| namespace_of(&superblock.namespaces, entry).is_ok();
+        found.entries.retain(|_, (_, entry)| is_known(entry));
+        Ok(found)
+    }
+
+    /// Drops the values that are not encrypted; returns how many these were.
+    pub(super) fn keep_encrypted(&mut self) -> u64 {
+        let before = self.entries.len();
+        let is_encrypted = |entry: &Entry| entry.encoded.is_some_and(|it| it.namespace > 0);
+        self.entries.retain(|_, (_, entry)| is_encrypted(entry));
+        (before - self.entries.len()) as u64
     }
 
     /// Makes the changes of a block of the journal.

@@ -1,13 +1,19 @@
 //! *Inspection*: what a device holds, for people and programs that must not change it.
 
+use std::collections::BTreeMap;
 use std::fs::Metadata;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
+use kvmem_encoding::{Envelope, KeyId};
+
 use super::error::TierError;
 use super::found::{Found, Restored, journal_damage, read_superblocks, space_of, valid_superblock};
-use crate::device::{Device, Engine, FileDevice};
+use crate::device::{AlignedBuffer, Device, Engine, FileDevice, Read};
 use crate::format::{BLOCK, Entry, Extent, Superblock, SuperblockError};
+
+/// Values whose first blocks are read at once.
+const KEYS_AT_ONCE: usize = 1024;
 
 /// Contents of a device, as [`inspect`] found them.
 #[derive(Debug)]
@@ -79,6 +85,32 @@ pub fn inspect(device: &impl Device) -> Result<Inspection, TierError> {
     Ok(Inspection { device_len: device.len(), superblocks, contents })
 }
 
+/// Returns the names of the keys with which values are encrypted, and the number of values of each.
+/// Reads a block of each encrypted value; those that cannot be read are not counted.
+pub fn key_ids(device: &impl Device, contents: &Contents) -> BTreeMap<KeyId, u64> {
+    let data = contents.superblock.layout.data;
+    let is_encrypted = |entry: &&Entry| entry.encoded.is_some_and(|one| one.namespace > 0);
+    let encrypted: Vec<&Entry> = contents.entries.iter().filter(is_encrypted).collect();
+    let mut buffer = AlignedBuffer::new(encrypted.len().min(KEYS_AT_ONCE));
+    let mut ids = BTreeMap::new();
+    for some in encrypted.chunks(KEYS_AT_ONCE) {
+        let mut reads: Vec<Read<'_>> = some
+            .iter()
+            .zip(buffer.chunks_exact_mut(BLOCK))
+            .map(|(entry, block)| Read { at: data.block(entry.start()), parts: [block, &mut []] })
+            .collect();
+        device.read(&mut reads, &mut |_, read, result| {
+            let seal = || Envelope::read(read.parts[0])?.seal;
+            if result.is_ok()
+                && let Some(seal) = seal()
+            {
+                *ids.entry(seal.key).or_insert(0) += 1;
+            }
+        });
+    }
+    ids
+}
+
 kvmem::stats! {
     /// Contents of the file of a disk tier. Sizes are in bytes.
     pub struct DiskTierInspection: Clone Copy Debug Default PartialEq Eq {
@@ -111,8 +143,17 @@ kvmem::stats! {
         scattered: u64,
         /// Of the values, those that a power cut may have taken, and that were not read since.
         unverified_values: u64,
-        /// The bytes of all values, without padding.
+        /// The bytes of all values, without padding, before they were encoded.
         value_bytes: u64,
+        /// The bytes that are stored of all values, without padding: with those of the values they
+        /// are the ratio of compression.
+        stored_bytes: u64,
+        /// Of the values, those that are encoded: compressed or encrypted.
+        encoded: u64,
+        /// Of the values, those that are encrypted.
+        encrypted: u64,
+        /// Namespaces of encrypted values.
+        namespaces: u64,
         /// The bytes that values use, padding included.
         used_bytes: u64,
         /// The length of the shortest value. 0 without values.
@@ -172,6 +213,7 @@ impl DiskTierInspection {
         let superblocks = inspection.superblocks.iter().flatten().count() as u64;
         let contents = inspection.contents?;
         let (superblock, layout) = (&contents.superblock, &contents.superblock.layout);
+        let (encoded, encrypted) = contents.encoded();
         let lengths = contents.lengths().unwrap_or(ValueLengths { min: 0, median: 0, max: 0 });
         Ok(DiskTierInspection {
             file_bytes: inspection.device_len,
@@ -189,6 +231,10 @@ impl DiskTierInspection {
             scattered: contents.scattered() as u64,
             unverified_values: contents.unverified_values() as u64,
             value_bytes: contents.value_bytes(),
+            stored_bytes: contents.stored_bytes(),
+            encoded: encoded as u64,
+            encrypted: encrypted as u64,
+            namespaces: superblock.namespaces.count() as u64,
             used_bytes: contents.used_bytes(),
             min_bytes: lengths.min,
             median_bytes: lengths.median,
@@ -242,10 +288,23 @@ impl Contents {
         journal_damage(self.journal_damaged, self.journal_unknown, self.in_doubt)
     }
 
-    /// Returns the bytes of all values, without padding. O(values).
+    /// Returns the bytes of all values, without padding, before they were encoded. O(values).
     #[must_use]
     pub fn value_bytes(&self) -> u64 {
+        self.entries.iter().map(Entry::value_len).sum()
+    }
+
+    /// Returns the bytes that are stored of all values, without padding. O(values).
+    #[must_use]
+    pub fn stored_bytes(&self) -> u64 {
         self.entries.iter().map(|entry| entry.len).sum()
+    }
+
+    /// Returns the number of values that are encoded, and of those that are encrypted. O(values).
+    #[must_use]
+    pub fn encoded(&self) -> (usize, usize) {
+        let encoded = || self.entries.iter().filter_map(|entry| entry.encoded);
+        (encoded().count(), encoded().filter(|one| one.namespace > 0).count())
     }
 
     /// Returns the bytes of the blocks of all values. O(values).
@@ -278,13 +337,13 @@ impl Contents {
     /// O(values).
     #[must_use]
     pub fn utilization(&self) -> f64 {
-        self.value_bytes() as f64 / self.superblock.layout.data.len as f64
+        self.stored_bytes() as f64 / self.superblock.layout.data.len as f64
     }
 
     /// Returns the lengths of the values; `None` without values. O(values).
     #[must_use]
     pub fn lengths(&self) -> Option<ValueLengths> {
-        let mut lengths: Vec<u64> = self.entries.iter().map(|entry| entry.len).collect();
+        let mut lengths: Vec<u64> = self.entries.iter().map(Entry::value_len).collect();
         let middle = lengths.len().checked_sub(1)? / 2;
         let (shorter, &mut median, longer) = lengths.select_nth_unstable(middle);
         let min = shorter.iter().min().copied().unwrap_or(median);

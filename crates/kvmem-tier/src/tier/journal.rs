@@ -289,8 +289,8 @@ impl<D: Device> DiskTier<D> {
     ) -> Result<(), TierError> {
         self.check_owner_at_times(journal)?;
         let durable_blocks = journal.durable_blocks;
-        let superblock = journal.superblock;
-        self.write_packed(&superblock, &mut journal.next_block, blocks, durable_blocks)
+        let Journal { superblock, next_block, .. } = journal;
+        self.write_packed(superblock, next_block, blocks, durable_blocks)
     }
 
     /// Writes blocks into the journal of a superblock, from the block `next` on, when its first
@@ -314,23 +314,25 @@ impl<D: Device> DiskTier<D> {
     }
 
     /// Writes both copies of the superblock, one after the other: one of them is always whole. One
-    /// that the device fails to write is counted, and the other one alone leads to the index.
-    pub(super) fn write_superblocks(&self, superblock: &Superblock) -> Result<(), TierError> {
+    /// that the device fails to write is counted, and the other one alone leads to the index. Its
+    /// error is returned.
+    pub(super) fn write_superblocks(
+        &self,
+        superblock: &Superblock,
+    ) -> Result<Option<TierError>, TierError> {
         let mut buffer = AlignedBuffer::new(1);
         buffer.copy_from_slice(&superblock.to_bytes());
         let mut first = None;
         for copy in 0..2 {
             if let Err(error) = self.write_metadata(copy * BLOCK as u64, &buffer) {
                 self.state().stats.superblock_failures += 1;
-                match first.take() {
-                    None if copy == 0 => first = Some(error),
-                    None => {}
-                    Some(first) => return Err(first),
+                if let Some(first) = first.replace(error) {
+                    return Err(first);
                 }
             }
             self.sync()?;
         }
-        Ok(())
+        Ok(first)
     }
 
     pub(super) fn write_metadata(&self, at: u64, bytes: &[u8]) -> Result<(), TierError> {

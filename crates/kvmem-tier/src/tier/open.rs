@@ -5,11 +5,15 @@
 //! process leaves that was killed before it had made the tier: it is made then.
 
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, RwLock};
+
+use kvmem_encoding::Encoding;
 
 use super::admission::Doorkeeper;
 use super::blank::is_blank;
 use super::bounce::BounceBuffers;
+use super::encoded::StreamBuffers;
 use super::error::TierError;
 use super::found::{Found, Restored, journal_damage, read_superblocks, space_of, valid_superblock};
 use super::journal::Journal;
@@ -21,7 +25,7 @@ use super::state::State;
 use super::tier::{DiskTier, ORDERS};
 use super::verification::{Damage, DamagedValue, verify_entries};
 use crate::device::{Device, Engine, FileDevice};
-use crate::format::{Entry, Layout, Superblock, SuperblockError, VERSION};
+use crate::format::{Entry, Layout, Namespaces, Superblock, SuperblockError};
 use crate::index::seconds_now;
 use crate::process::Process;
 use crate::trace::{event, span};
@@ -37,6 +41,9 @@ kvmem::stats! {
         replayed: u64,
         /// Entries that name bytes outside of the file, or bytes of others: they were dropped.
         dropped: u64,
+        /// Values that were dropped because they are not encrypted, and the tier was opened with
+        /// keys.
+        unencrypted: u64,
         /// Values that the verification of all found damaged, and removed.
         damaged: u64,
         /// Blocks of the journal that are damaged, or that a power cut took, although later ones
@@ -127,8 +134,13 @@ impl<D: Device> DiskTier<D> {
         if let Some(len) = len {
             resized(&superblock.layout, len)?;
         }
-        let found = Found::read(&device, &superblock)?;
+        let mut found = Found::read(&device, &superblock)?;
+        let unencrypted = match options.keys {
+            Some(_) => found.keep_encrypted(),
+            None => 0,
+        };
         let superblock = Superblock {
+            version: superblock.version.max(options.version()),
             lifetime_bytes: found.lifetime_bytes,
             since: if superblock.since > 0 { superblock.since } else { seconds_now().into() },
             ..superblock
@@ -138,9 +150,10 @@ impl<D: Device> DiskTier<D> {
             journal_damaged: found.journal_damaged,
             journal_unknown: found.journal_unknown,
             in_doubt: found.in_doubt,
+            unencrypted,
             ..OpenReport::default()
         };
-        let mut tier = Self::with_superblock(device, superblock, options);
+        let mut tier = Self::with_superblock(device, superblock, options)?;
         report.dropped = tier.restore(found);
         tier.first_checkpoint()?;
         if options.verify == Verify::All {
@@ -150,6 +163,9 @@ impl<D: Device> DiskTier<D> {
             tier.resize(len)?;
         }
         report.entries = tier.state().index.len() as u64;
+        if report.unencrypted > 0 {
+            event!(WARN, report.unencrypted, "values that are not encrypted were dropped");
+        }
         if report.dropped + report.damaged > 0 {
             event!(WARN, report.dropped, report.damaged, "entries were dropped, values removed");
         }
@@ -172,7 +188,7 @@ impl<D: Device> DiskTier<D> {
             device.cut(len).map_err(TierError::device("cut off", len))?;
         }
         let superblock = Superblock {
-            version: VERSION,
+            version: options.version(),
             file: random(),
             key: random(),
             generation: 0,
@@ -187,18 +203,29 @@ impl<D: Device> DiskTier<D> {
             counted_blocks: 0,
             layout,
             owner: None,
+            namespaces: Namespaces::default(),
         };
-        let tier = Self::with_superblock(device, superblock, options);
+        let tier = Self::with_superblock(device, superblock, options)?;
         tier.first_checkpoint()?;
         Ok((tier, OpenReport { created: true, ..OpenReport::default() }))
     }
 
-    fn with_superblock(device: D, superblock: Superblock, options: &DiskTierOptions) -> Self {
+    fn with_superblock(
+        device: D,
+        superblock: Superblock,
+        options: &DiskTierOptions,
+    ) -> Result<Self, TierError> {
+        let encoding = Encoding::new(options.codec, options.keys.clone());
+        let encoding = encoding.map_err(TierError::Encode)?;
         let Superblock { key, layout, next_number, lifetime_bytes, since, .. } = superblock;
         let mut state = State::new(next_number, options.eviction);
         (state.lifetime_before, state.since) = (lifetime_bytes, since);
-        DiskTier {
+        Ok(DiskTier {
             device,
+            encoding,
+            namespaces: RwLock::new(superblock.namespaces.clone()),
+            streams: StreamBuffers::default(),
+            decode_ns: AtomicU64::new(0),
             key,
             layout,
             space: space_of(&layout),
@@ -215,7 +242,7 @@ impl<D: Device> DiskTier<D> {
             origins: Origins::new(),
             orders: [const { Mutex::new(()) }; ORDERS],
             journal: Mutex::new(Journal::new(superblock)),
-        }
+        })
     }
 
     /// Puts what was found into the index and the space; returns the number of entries that were

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvmem_encoding::{Codec, Keyring};
 
 use super::admission::Admission;
-use crate::format::{BLOCK, Layout, RECORDS_PER_BLOCK};
+use crate::format::{BLOCK, Layout, RECORDS_PER_BLOCK, UNENCODED_VERSION, VERSION};
 
 /// When the checksums of the values are verified, besides at every fetch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -77,8 +77,8 @@ pub struct DiskTierOptions {
     /// do not read.
     pub codec: Codec,
     /// The keys that encrypt values, after they are compressed: the first one those that are
-    /// written; each one those that were written with it. Values that were stored without
-    /// encryption are found as they are. By default values are not encrypted, and those that are
+    /// written; each one those that were written with it. Values that were stored without encryption
+    /// are dropped when the tier is opened: others could have written them. By default values are not encrypted, and those that are
     /// encrypted are misses.
     pub keys: Option<Arc<Keyring>>,
     /// Opens a tier that a process of another host had open, which was killed or whose host has
@@ -94,6 +94,12 @@ pub(super) const DEFAULT_DEPTH: u32 = 32;
 const MIN_JOURNAL: u64 = 4;
 
 impl DiskTierOptions {
+    /// Returns the least version of the file: that of one with encoded values, if there may be any.
+    pub(super) fn version(&self) -> u32 {
+        let encodes = self.codec != Codec::None || self.keys.is_some();
+        if encodes { VERSION } else { UNENCODED_VERSION }
+    }
+
     /// Returns the number of entries and the blocks of a journal of a device of `len` bytes.
     pub(super) fn sizes(&self, len: u64) -> (u64, u64) {
         let entries = self.max_entries.unwrap_or(len / (32 << 10)).max(RECORDS_PER_BLOCK as u64);

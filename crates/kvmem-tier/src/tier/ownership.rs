@@ -148,7 +148,7 @@ impl<D: Device> DiskTier<D> {
             return Ok(());
         }
         self.check_owner(&journal.superblock)?;
-        let old = journal.superblock;
+        let old = journal.superblock.clone();
         let superblock = Superblock {
             generation: old.generation + 1,
             // Those that are replaced now are counted as a part of it.
@@ -156,7 +156,7 @@ impl<D: Device> DiskTier<D> {
             owner: None,
             ..old
         };
-        self.write_superblocks(&superblock)?;
+        let _failed = self.write_superblocks(&superblock)?;
         journal.superblock = superblock;
         Ok(())
     }

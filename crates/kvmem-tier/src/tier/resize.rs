@@ -39,7 +39,7 @@ impl<D: Device> DiskTier<D> {
     /// Makes the tier `len` bytes long, which is at most the length of the device, and cuts the
     /// device off behind it.
     pub(super) fn resize(&mut self, len: u64) -> Result<(), TierError> {
-        let old = self.journal().superblock;
+        let old = self.journal().superblock.clone();
         if len != old.len {
             let layout = resized(&old.layout, len)?;
             self.evict_to(layout.data.blocks());
@@ -47,7 +47,7 @@ impl<D: Device> DiskTier<D> {
             let _left_out = self.refit(layout)?;
             event!(WARN, from = old.len, to = len, _left_out, "the tier has another length");
             let mut journal = self.journal();
-            journal.superblock = Superblock { len, layout, ..journal.superblock };
+            journal.superblock = Superblock { len, layout, ..journal.superblock.clone() };
             let result = self.write_checkpoint(&mut journal, 1, None);
             self.held(result)?;
         }

@@ -9,7 +9,10 @@ use std::mem::take;
 use std::time::Instant;
 
 use kvmem::offset::RawHandle;
+use kvmem_encoding::DecodeError;
 
+use super::encoded::Undecoded;
+use super::fetch::Fetched;
 use super::options::EvictionOrder;
 use super::stats::TierStats;
 use super::suspects::Suspects;
@@ -178,7 +181,7 @@ impl State {
 
     /// Adds a value to the index alone, as its journal says.
     pub(super) fn add(&mut self, indexed: Indexed) {
-        self.stats.bytes += indexed.entry.len;
+        self.stats.bytes += indexed.entry.value_len();
         if let Some(old) = self.index.insert(indexed) {
             self.retire_value(&old);
         }
@@ -259,6 +262,22 @@ impl State {
         true
     }
 
+    /// Records that the value `entry`, which its key has, was read and cannot be decoded. It stays
+    /// if a key is missing, which may come later; otherwise its blocks become free.
+    #[cold]
+    pub(super) fn fail_to_decode(&mut self, entry: &Entry, why: Undecoded) -> Fetched {
+        if let Undecoded::Encoding(DecodeError::NoKey { key: _key }) = why {
+            event!(WARN, len = entry.len, key = %_key, "no key decrypts a value");
+            return Fetched::NoKey;
+        }
+        self.remove(&entry.digest);
+        if why == Undecoded::Forgotten {
+            return Fetched::Absent;
+        }
+        event!(WARN, len = entry.len, block = entry.start(), "the tag of a value is wrong");
+        Fetched::BadTag
+    }
+
     /// Removes the value `entry`, if its key still has it, and never uses its `bad` extents again.
     pub(super) fn quarantine(&mut self, entry: &Entry, bad: BadExtents) {
         if self.index.number_of(&entry.digest) != Some(entry.number) {
@@ -267,7 +286,7 @@ impl State {
         let Some(Indexed { ranges, .. }) = self.index.remove(&entry.digest) else { return };
         event!(WARN, len = entry.len, block = entry.start(), "a damaged value is quarantined");
         self.suspects.remove(&entry.digest);
-        self.stats.bytes -= entry.len;
+        self.stats.bytes -= entry.value_len();
         let number = self.number();
         self.record(Change::Removed(entry.digest, number));
         for (place, (&extent, range)) in entry.extents.iter().zip(ranges.iter()).enumerate() {
@@ -284,7 +303,7 @@ impl State {
     /// Lets the ranges of a value wait for its removal.
     fn retire_value(&mut self, Indexed { entry, ranges }: &Indexed) {
         self.suspects.remove(&entry.digest);
-        self.stats.bytes -= entry.len;
+        self.stats.bytes -= entry.value_len();
         if !entry.extents.is_scattered() {
             return self.retire(entry.extents[0], ranges.first());
         }

@@ -9,17 +9,20 @@
 //! as many again, and begins a sync for which no thread waits. A store that finds the reserve used
 //! up waits for that sync, or evicts and syncs itself.
 
+use std::mem::replace;
+
 use kvmem::offset::{AllocError, Allocation, OffsetAllocator};
 use kvmem::tier::TierValue;
 
 use super::bounce::{Bounce, in_place};
 use super::checksum::checksum;
+use super::encoded::Form;
 use super::error::{StoreError, TierError};
 use super::state::State;
 use super::stored::stored_hints;
 use super::tier::DiskTier;
 use crate::device::{Device, Write};
-use crate::format::{BLOCK, Entry, Extent, Extents, Hints, MAX_EXTENTS, blocks_of};
+use crate::format::{BLOCK, Encoded, Entry, Extent, Extents, Hints, MAX_EXTENTS, blocks_of};
 use crate::index::{Ranges, seconds_now};
 
 /// The blocks of the reserve: more than a fast device writes while it syncs.
@@ -41,49 +44,48 @@ struct Placed<'a> {
     bounce: Bounce<'a>,
 }
 
+impl Placed<'_> {
+    /// Returns the bytes that are stored, of one of the values of a call.
+    fn stored<'v>(&'v self, values: &[TierValue<'v>]) -> &'v [u8] {
+        match self.entry.encoded {
+            Some(_) => &self.bounce[..self.entry.len as usize],
+            None => values[self.index].bytes,
+        }
+    }
+}
+
 impl<D: Device> DiskTier<D> {
     /// Stores values that were [admitted](Self::admits), as [`store_with`](Self::store_with) does.
     /// Their bytes are counted already.
     pub(crate) fn store_admitted(&self, values: &[TierValue<'_>]) -> Vec<Result<(), StoreError>> {
-        let now = seconds_now();
-        let pairs: Vec<(&[u8], &[u8])> = values.iter().map(|it| (it.key, it.bytes)).collect();
-        self.store_counted(&pairs, |index| stored_hints(&values[index].hints, now))
-    }
-
-    /// Stores values with the hints of each, as [`store`](Self::store) does, and counts their bytes
-    /// as written, whatever the rate.
-    pub(super) fn store_hinted(
-        &self,
-        values: &[(&[u8], &[u8])],
-        hints: impl Fn(usize) -> Hints,
-    ) -> Vec<Result<(), StoreError>> {
-        let blocks = |value: &[u8]| u64::from(blocks_of(value.len() as u64));
-        let blocks: u64 = values.iter().map(|(_, value)| blocks(value)).sum();
-        self.doorkeeper.count(blocks * BLOCK as u64);
-        self.store_counted(values, hints)
-    }
-
-    /// Stores values whose bytes are counted.
-    fn store_counted(
-        &self,
-        values: &[(&[u8], &[u8])],
-        hints: impl Fn(usize) -> Hints,
-    ) -> Vec<Result<(), StoreError>> {
         if self.is_forked() {
             return values.iter().map(|_| Err(TierError::Forked.into())).collect();
         }
         self.begin_anew();
         self.check_before_storing();
+        let now = seconds_now();
+        let mut forms = self.encode(values);
         let mut results: Vec<Result<(), StoreError>> = Vec::with_capacity(values.len());
         let mut placed = Vec::with_capacity(values.len());
-        let blocks = |value: &[u8]| u64::from(blocks_of(value.len() as u64));
-        // Those of the values that have no range yet.
-        let mut left: u64 = values.iter().map(|(_, value)| blocks(value)).sum();
-        for (index, (key, value)) in values.iter().enumerate() {
-            let place = || self.place(value.len() as u64, left);
-            let range = self.usable().map_err(StoreError::from).and_then(|()| place());
-            results.push(range.map(|range| placed.push(self.placed(index, key, value, range))));
-            left -= blocks(value);
+        let stored_len =
+            |form: Option<&Result<Option<Form<'_>>, StoreError>>, bytes: &[u8]| match form {
+                Some(Ok(Some(form))) => form.len,
+                _ => bytes.len() as u64,
+            };
+        // The blocks of the values that have no range yet.
+        let lens = values.iter().enumerate().map(|(at, one)| stored_len(forms.get(at), one.bytes));
+        let mut left: u64 = lens.map(|len| u64::from(blocks_of(len))).sum();
+        for (index, value) in values.iter().enumerate() {
+            let len = stored_len(forms.get(index), value.bytes);
+            let form = forms.get_mut(index).map_or(Ok(None), |form| replace(form, Ok(None)));
+            let place = || self.place(len, left);
+            let range = form.and_then(|form| {
+                self.usable()?;
+                Ok((form, place()?))
+            });
+            let one = |(form, range)| placed.push(self.placed(index, value, form, range));
+            results.push(range.map(one));
+            left -= u64::from(blocks_of(len));
         }
         let mut writes = Vec::with_capacity(placed.len());
         placed.iter().for_each(|one| self.add_writes(one, &mut writes));
@@ -92,15 +94,15 @@ impl<D: Device> DiskTier<D> {
         let mut first = 0;
         let written = self.device.write(&writes, &mut |one| {
             if one == first {
-                let Placed { index, entry, .. } = &placed[checksums.len()];
-                first += entry.extents.len();
-                checksums.push(checksum(&entry.digest, values[*index].1));
+                let one = &placed[checksums.len()];
+                first += one.entry.extents.len();
+                checksums.push(checksum(&one.entry.digest, one.stored(values)));
             }
         });
         drop(writes);
         // All of them, on a device that does not call back.
-        for Placed { index, entry, .. } in &placed[checksums.len()..] {
-            checksums.push(checksum(&entry.digest, values[*index].1));
+        for one in &placed[checksums.len()..] {
+            checksums.push(checksum(&one.entry.digest, one.stored(values)));
         }
         let mut written = written.into_iter();
         let is_durable = self.device.writes_are_durable();
@@ -114,7 +116,12 @@ impl<D: Device> DiskTier<D> {
                 match error {
                     None => {
                         state.stats.written_bytes += entry.extents.blocks() * BLOCK as u64;
-                        let entry = Entry { checksum, hints: hints(*index), ..*entry };
+                        if let Some(encoded) = entry.encoded {
+                            state.stats.encoded_before_bytes += encoded.value_len;
+                            state.stats.encoded_after_bytes += entry.len;
+                        }
+                        let hints = stored_hints(&values[*index].hints, now);
+                        let entry = Entry { checksum, hints, ..*entry };
                         state.store(entry, *ranges, is_durable);
                     }
                     Some((extent, error)) => {
@@ -141,22 +148,39 @@ impl<D: Device> DiskTier<D> {
     fn placed<'a>(
         &'a self,
         index: usize,
-        key: &[u8],
-        value: &'a [u8],
+        value: &TierValue<'a>,
+        form: Option<Form<'a>>,
         (extents, ranges): (Extents, Ranges),
     ) -> Placed<'a> {
+        let (digest, bytes) = (self.digest(value.key), value.bytes);
+        let entry = |len: u64, encoded: Option<Encoded>| Entry {
+            digest,
+            number: 0,
+            extents,
+            checksum: 0,
+            len,
+            encoded,
+            hints: Hints::default(),
+            unverified: false,
+        };
+        if let Some(Form { bounce, len, encoded }) = form {
+            return Placed {
+                index,
+                entry: entry(len, Some(encoded)),
+                ranges,
+                in_place: &[],
+                bounce,
+            };
+        }
         let align = self.device.memory_align();
-        let (in_place, rest) = value.split_at(in_place(value, align, BLOCK));
+        let (in_place, rest) = bytes.split_at(in_place(bytes, align, BLOCK));
         // A value without bytes has a block, too.
-        let bounce = if rest.is_empty() && !value.is_empty() {
+        let bounce = if rest.is_empty() && !bytes.is_empty() {
             self.bounce.take(0)
         } else {
             self.bounce.copy_of(rest)
         };
-        let (digest, len, hints) = (self.digest(key), value.len() as u64, Hints::default());
-        let entry =
-            Entry { digest, number: 0, extents, checksum: 0, len, hints, unverified: false };
-        Placed { index, entry, ranges, in_place, bounce }
+        Placed { index, entry: entry(bytes.len() as u64, None), ranges, in_place, bounce }
     }
 
     /// Adds the writes of a value: one for each extent.

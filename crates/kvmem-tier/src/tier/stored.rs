@@ -7,8 +7,7 @@ use kvmem::tier::{TierHints, TierValue};
 use super::error::StoreError;
 use super::tier::DiskTier;
 use crate::device::Device;
-use crate::format::Hints;
-use crate::index::seconds_now;
+use crate::format::{BLOCK, Hints, blocks_of};
 
 /// Returns when a value expires that is of use for `ttl`, in seconds since 1970.
 fn expires(ttl: Option<Duration>, now: u32) -> u32 {
@@ -33,7 +32,8 @@ impl<D: Device> DiskTier<D> {
     /// Values that begin at a multiple of the block are written from where they are; others are
     /// copied.
     pub fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<Result<(), StoreError>> {
-        self.store_hinted(values, |_| Hints::default())
+        let values: Vec<_> = values.iter().map(|&(key, it)| TierValue::new(key, it)).collect();
+        self.store_with(&values)
     }
 
     /// Stores values, as [`store`](Self::store) does, with hints that say how long they are of use
@@ -55,9 +55,9 @@ impl<D: Device> DiskTier<D> {
     /// # Ok::<(), kvmem_tier::TierError>(())
     /// ```
     pub fn store_with(&self, values: &[TierValue<'_>]) -> Vec<Result<(), StoreError>> {
-        let now = seconds_now();
-        let pairs: Vec<(&[u8], &[u8])> = values.iter().map(|one| (one.key, one.bytes)).collect();
-        self.store_hinted(&pairs, |index| stored_hints(&values[index].hints, now))
+        let blocks = |value: &TierValue<'_>| u64::from(blocks_of(value.bytes.len() as u64));
+        self.doorkeeper.count(values.iter().map(blocks).sum::<u64>() * BLOCK as u64);
+        self.store_admitted(values)
     }
 }
 

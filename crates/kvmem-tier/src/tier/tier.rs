@@ -3,23 +3,26 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use kvmem::arena::Region;
 use kvmem::offset::OffsetAllocator;
 use kvmem::pool::Pool;
 use kvmem::tier::TierOrigin;
+use kvmem_encoding::Encoding;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::admission::Doorkeeper;
 use super::bounce::BounceBuffers;
+use super::encoded::StreamBuffers;
 use super::error::TierError;
 use super::journal::{Journal, JournalFailure};
 use super::origins::Origins;
 use super::state::State;
 use super::stats::TierStats;
 use crate::device::{Device, FileDevice, FixedBuffersError};
-use crate::format::{BLOCK, Digest, Layout, MAX_EXTENTS, Owner};
+use crate::format::{BLOCK, Digest, Layout, MAX_EXTENTS, Namespaces, Owner};
 use crate::index::seconds_now;
 use crate::process::Process;
 
@@ -46,6 +49,12 @@ pub struct DiskTier<D: Device = FileDevice> {
     pub(super) failed: Mutex<Option<JournalFailure>>,
     pub(super) doorkeeper: Doorkeeper,
     pub(super) bounce: BounceBuffers,
+    pub(super) encoding: Encoding,
+    pub(super) streams: StreamBuffers,
+    /// Time in which values were decoded.
+    pub(super) decode_ns: AtomicU64,
+    /// The namespaces of the superblock. Locked for a moment, after the journal.
+    pub(super) namespaces: RwLock<Namespaces>,
     pub(super) process: Process,
     /// This process, as the superblocks name it.
     pub(super) owner: Owner,
@@ -232,6 +241,8 @@ impl<D: Device> DiskTier<D> {
             fixed_buffer_bytes: fixed.bytes,
             fixed_buffer_transfers: fixed.transfers,
             read_only: self.usable().is_err(),
+            // Relaxed: a count.
+            decode_ns: self.decode_ns.load(Ordering::Relaxed),
             ..state.stats
         }
     }

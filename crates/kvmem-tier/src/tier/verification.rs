@@ -6,16 +6,21 @@
 //! allows. The checksum of a piece is computed as soon as it is read, and those of the pieces of a
 //! value are combined in their order.
 
+use std::collections::HashSet;
 use std::io;
+use std::sync::Arc;
 
+use kvmem_encoding::{Codec, DecodeError, EncodeError, Encoding, Keyring};
 use thiserror::Error;
 
 use super::checksum::checksum_begin;
+use super::encoded::{Undecoded, decode, namespace_of};
+use super::fetch::split_off;
 use super::inspection::Contents;
 use super::state::BadExtents;
 use crate::crc;
 use crate::device::{AlignedBuffer, Device, Read};
-use crate::format::{Area, BLOCK, Entry, Extent};
+use crate::format::{Area, BLOCK, Digest, Entry, Extent};
 
 /// Blocks of a batch: enough for a fast device while it is busy, and little memory.
 const BATCH: usize = (32 << 20) / BLOCK;
@@ -32,6 +37,9 @@ pub enum Damage {
     /// The device failed to read them.
     #[error("it cannot be read: {0}")]
     Device(io::Error),
+    /// The bytes are those that the index names, and the keys do not decode them.
+    #[error("{0}")]
+    Encoding(DecodeError),
 }
 
 /// A value that is not what was stored.
@@ -54,6 +62,47 @@ pub fn verify(
     progress: impl FnMut(u64),
 ) -> Vec<DamagedValue> {
     verify_entries(device, contents.superblock.layout.data, &contents.entries, progress)
+}
+
+/// Verifies every value as [`verify`] does, and then decodes those that are encoded: a person can
+/// change bytes and checksum, and not the tag. Values whose key `keys` does not have are damaged,
+/// too. Takes the memory of the longest value in addition.
+pub fn verify_with_keys(
+    device: &impl Device,
+    contents: &Contents,
+    keys: &Arc<Keyring>,
+    mut progress: impl FnMut(u64),
+) -> Result<Vec<DamagedValue>, EncodeError> {
+    let encoding = Encoding::new(Codec::None, Some(Arc::clone(keys)))?;
+    let mut damaged = verify(device, contents, &mut progress);
+    let known: HashSet<Digest> = damaged.iter().map(|one| one.entry.digest).collect();
+    let data = contents.superblock.layout.data;
+    let encoded = contents.entries.iter().filter(|entry| entry.encoded.is_some());
+    for entry in encoded.filter(|entry| !known.contains(&entry.digest)) {
+        let mut form = AlignedBuffer::new(entry.extents.blocks() as usize);
+        let (mut rest, mut read) = (&mut *form, Ok(()));
+        for extent in entry.extents.iter() {
+            let part = split_off(&mut rest, extent.blocks as usize * BLOCK);
+            read = read.and_then(|()| device.read_at(data.block(extent.start), part));
+        }
+        progress(form.len() as u64);
+        let damage = match read {
+            Err(error) => Some(Damage::Device(error)),
+            Ok(()) => {
+                let form = &mut form[..entry.len as usize];
+                let mut value = vec![0; entry.value_len() as usize];
+                let namespace = namespace_of(&contents.superblock.namespaces, entry);
+                match namespace.and_then(|it| decode(&encoding, it, entry, form, &mut value)) {
+                    Err(Undecoded::Encoding(error)) => Some(Damage::Encoding(error)),
+                    // No entry of a forgotten namespace is read from the index.
+                    Err(Undecoded::Forgotten) | Ok(_) => None,
+                }
+            }
+        };
+        let bad = BadExtents::default();
+        damaged.extend(damage.map(|damage| DamagedValue { entry: *entry, damage, bad }));
+    }
+    Ok(damaged)
 }
 
 /// Part of a value, in one of its extents: whole blocks.

@@ -17,11 +17,13 @@ pub(crate) const ODD: [&[u8]; 6] = [&[1], &[3], &[5], &[7], &[9], &[11]];
 /// Returns a small tier that had a value in each of its 12 blocks, and its disk. Every other value
 /// is removed, so a long one gets several ranges.
 pub(crate) fn with_holes() -> (Disk, DiskTier<Disk>) {
-    let options = DiskTierOptions {
-        max_entries: Some(1),
-        journal_bytes: Some(8 * 4096),
-        ..DiskTierOptions::default()
-    };
+    with_holes_and(&DiskTierOptions::default())
+}
+
+/// Returns the same, opened with these options.
+pub(crate) fn with_holes_and(options: &DiskTierOptions) -> (Disk, DiskTier<Disk>) {
+    let options =
+        DiskTierOptions { max_entries: Some(1), journal_bytes: Some(8 * 4096), ..options.clone() };
     let disk = Disk::new(128 << 10, 1);
     let (tier, _) = DiskTier::on(disk.clone(), &options).unwrap();
     let fillers: Vec<[u8; 1]> = (0..12).map(|i| [i]).collect();
@@ -208,10 +210,10 @@ fn a_later_version_is_an_error_in_one_copy_as_in_both() {
     let (bytes, values) = small();
     for copies in [&[0][..], &[4096], &[0, 4096]] {
         let mut bytes = bytes.clone();
-        copies.iter().for_each(|&copy| set_version(&mut bytes[copy..copy + 4096], 3));
+        copies.iter().for_each(|&copy| set_version(&mut bytes[copy..copy + 4096], 4));
         let error = open(bytes, &values).unwrap_err();
         assert!(matches!(error, TierError::Superblocks { .. }), "{error}");
-        let expected = "version 3, and this program reads versions 1 to 2";
+        let expected = "version 4, and this program reads versions 1 to 3";
         assert!(error.to_string().contains(expected), "{error}");
     }
 }

@@ -45,7 +45,7 @@ fn write(
 fn read(
     device: &FileDevice,
     buffer: &mut [u8],
-    done: &mut dyn FnMut(usize, &Read<'_>, io::Result<()>),
+    done: &mut dyn FnMut(usize, &mut Read<'_>, io::Result<()>),
 ) {
     let mut reads: Vec<Read<'_>> = buffer
         .chunks_exact_mut(BLOCK)

@@ -158,7 +158,7 @@ fn hints_have_their_bytes_in_the_file() {
     assert!(tier.store_with(&[hinted])[0].is_ok());
     kill(tier, &disk);
     let bytes = disk.bytes();
-    let superblock = inspect(&disk).unwrap().superblocks[0].unwrap();
+    let superblock = inspect(&disk).unwrap().superblocks[0].clone().unwrap();
     let journal = superblock.layout.journals[superblock.journal as usize];
     let changes: Vec<(Change, &[u8])> = (0..2)
         .map(|index| {

@@ -4,6 +4,7 @@ mod chain;
 mod checkpoint;
 mod damage;
 mod device;
+mod encoded;
 mod endurance;
 mod failing_calls;
 mod failures;

@@ -387,14 +387,18 @@ impl Device for Disk {
     }
 
     /// Reads them in any order.
-    fn read(&self, batch: &mut [Read<'_>], done: &mut dyn FnMut(usize, &Read<'_>, io::Result<()>)) {
+    fn read(
+        &self,
+        batch: &mut [Read<'_>],
+        done: &mut dyn FnMut(usize, &mut Read<'_>, io::Result<()>),
+    ) {
         self.platter().reads = batch.iter().map(|read| read.at).collect();
         let mut left: Vec<usize> = (0..batch.len()).collect();
         while !left.is_empty() {
             let next = self.platter().random.below(left.len() as u64) as usize;
             let index = left.swap_remove(next);
             let result = self.platter().read(&mut batch[index]);
-            done(index, &batch[index], result);
+            done(index, &mut batch[index], result);
         }
     }
 

@@ -196,7 +196,11 @@ impl Device for Meeting {
     fn write(&self, batch: &[Write<'_>], meanwhile: &mut dyn FnMut(usize)) -> Vec<io::Result<()>> {
         self.0.write(batch, meanwhile)
     }
-    fn read(&self, batch: &mut [Read<'_>], done: &mut dyn FnMut(usize, &Read<'_>, io::Result<()>)) {
+    fn read(
+        &self,
+        batch: &mut [Read<'_>],
+        done: &mut dyn FnMut(usize, &mut Read<'_>, io::Result<()>),
+    ) {
         if self.2.load(std::sync::atomic::Ordering::Relaxed) {
             self.1.wait();
         }
