@@ -4,11 +4,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use kvmem::tier::TierRead;
+use kvmem::tier::{TierRead, TierValue};
 use kvmem_testkit::random::Random;
 use kvmem_tier::format::{BLOCK, read_journal_block};
 use kvmem_tier::{DiskTier, DiskTierOptions, Fetched, inspect};
 
+use crate::encoded::both;
 use crate::simulated::Disk;
 
 /// More than the smaller tiers have entries for.
@@ -146,6 +147,7 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: Faults, damages: bool) -> 
     let faults = if let Faults::OneIn(n) = faults { n } else { 0 };
     let mut random = Random::new(seed);
     let len = if roomy { 2 << 20 } else { 256 << 10 };
+    let encodes = seed % 2 == 1;
     let disk = Disk::new(len, seed);
     let disk = if dsync { disk.with_dsync() } else { disk };
     // Short journals, so that checkpoints are frequent. With 16 blocks and more, changes are made
@@ -154,7 +156,7 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: Faults, damages: bool) -> 
     let options = DiskTierOptions {
         max_entries: Some(if roomy { 256 } else { 63 }),
         journal_bytes: Some(journal_blocks * 4096),
-        ..DiskTierOptions::default()
+        ..if encodes { both() } else { DiskTierOptions::default() }
     };
     let mut histories: HashMap<u64, History> = HashMap::new();
     let (mut version, mut outcome) = (0, Outcome::default());
@@ -222,12 +224,13 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: Faults, damages: bool) -> 
                             value(key, version, random.below(longest) as usize)
                         })
                         .collect();
-                    let batch: Vec<(&[u8], &[u8])> = names
+                    let batch: Vec<TierValue<'_>> = names
                         .iter()
                         .zip(&values)
-                        .map(|(name, value)| (&name[..], &value[..]))
+                        .map(|(name, value)| TierValue::new(name, value))
+                        .map(|value| value.with_namespace(&value.key[..1]))
                         .collect();
-                    tier.store(&batch).iter().map(Result::is_ok).collect()
+                    tier.store_with(&batch).iter().map(Result::is_ok).collect()
                 }
                 6 => {
                     keys.iter().for_each(|&key| change(key, None));
@@ -236,6 +239,16 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: Faults, damages: bool) -> 
                 }
                 7 => {
                     if tier.sync_all().is_ok() {
+                        histories.values_mut().for_each(History::settle);
+                    }
+                    continue;
+                }
+                8 if encodes && random.once_in(4) => {
+                    let of_namespace = keys[0];
+                    change(of_namespace, None);
+                    if tier.forget_namespace(&names[0][..1]).is_ok() {
+                        let history = histories.entry(of_namespace).or_default();
+                        history.acknowledge(positions[0]);
                         histories.values_mut().for_each(History::settle);
                     }
                     continue;

@@ -72,8 +72,12 @@ impl Device for NoDevice {
         batch.iter().map(|_| Ok(())).collect()
     }
 
-    fn read(&self, batch: &mut [Read<'_>], done: &mut dyn FnMut(usize, &mut Read<'_>, io::Result<()>)) {
-        for (index, read) in batch.iter().enumerate() {
+    fn read(
+        &self,
+        batch: &mut [Read<'_>],
+        done: &mut dyn FnMut(usize, &mut Read<'_>, io::Result<()>),
+    ) {
+        for (index, read) in batch.iter_mut().enumerate() {
             done(index, read, Err(io::ErrorKind::UnexpectedEof.into()));
         }
     }
