@@ -147,7 +147,7 @@ impl Encoded {
 
     /// Returns what [`to_bits`](Self::to_bits) was called with.
     pub(crate) fn from_bits(bits: u64) -> Encoded {
-        Encoded { value_len: bits & (1 << 48) - 1, namespace: (bits >> 48) as u16 }
+        Encoded { value_len: bits & ((1 << 48) - 1), namespace: (bits >> 48) as u16 }
     }
 }
 

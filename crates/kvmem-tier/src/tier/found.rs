@@ -37,6 +37,9 @@ use crate::format::{
 };
 use crate::index::{Indexed, Ranges};
 
+/// No value is as many times as long as the blocks of its form: memory for one is bounded.
+const MAX_RATIO: u64 = 64;
+
 /// The two copies of the superblock, each as it is in its block.
 pub(super) type Copies = [Result<Superblock, SuperblockError>; 2];
 
@@ -151,9 +154,13 @@ impl Found {
                 None => break,
             }
         }
-        // Of a namespace that was forgotten just before the process was killed.
-        let is_known = |entry: &Entry| namespace_of(&superblock.namespaces, entry).is_ok();
-        found.entries.retain(|_, (_, entry)| is_known(entry));
+        // A namespace may have been forgotten just before the process was killed.
+        let is_sound = |entry: &Entry| {
+            let stored = entry.extents.blocks() * BLOCK as u64;
+            namespace_of(&superblock.namespaces, entry).is_ok()
+                && entry.value_len() / MAX_RATIO <= stored
+        };
+        found.entries.retain(|_, (_, entry)| is_sound(entry));
         Ok(found)
     }
 

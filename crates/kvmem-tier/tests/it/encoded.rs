@@ -48,7 +48,7 @@ fn open(disk: &Disk, options: &DiskTierOptions) -> DiskTier<Disk> {
 }
 
 fn value(key: u8) -> Vec<u8> {
-    (0..9000_u32).map(|at| key ^ (at * at >> 5) as u8).collect()
+    (0..9000_u32).map(|at| key ^ ((at * at) >> 5) as u8).collect()
 }
 
 fn put(tier: &DiskTier<impl Device>, key: u8, namespace: &[u8]) {
