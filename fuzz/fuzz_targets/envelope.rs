@@ -1,5 +1,5 @@
-//! Forms of encoded values: any bytes are decoded without a key, as a device has them. The result is
-//! a value with the checksum of its form, or an error.
+//! Forms of encoded values: any bytes are decoded without a key, as a device has them. The result
+//! is a value with the checksum of its form, or an error.
 #![cfg_attr(fuzzing, no_main)]
 
 use anyhow::{Result, ensure};

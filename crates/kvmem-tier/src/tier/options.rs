@@ -76,9 +76,9 @@ pub struct DiskTierOptions {
     /// codec or with [`keys`](Self::keys), the file becomes one of version 3, which older programs
     /// do not read.
     pub codec: Codec,
-    /// The keys that encrypt values, after they are compressed: the first one those that are
-    /// written; each one those that were written with it. Values that were stored without encryption
-    /// are dropped when the tier is opened: others could have written them. By default values are not encrypted, and those that are
+    /// The keys that encrypt values, after they are compressed: the first one writes, and each one
+    /// reads. Values that were stored without encryption are dropped when the tier is opened:
+    /// others could have written them. By default values are not encrypted, and those that are
     /// encrypted are misses.
     pub keys: Option<Arc<Keyring>>,
     /// Opens a tier that a process of another host had open, which was killed or whose host has
