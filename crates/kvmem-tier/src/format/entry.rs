@@ -2,6 +2,7 @@
 //! of 64 bytes, and has a second one if its value lies in several extents.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::ops::Deref;
 
 use super::block::{Fields, Reader};
@@ -130,24 +131,40 @@ impl Hints {
     }
 }
 
-/// How a value is encoded: the header of the stored form has the rest.
+/// How a value is encoded: the header of the stored form has the rest. One word: the bytes of the
+/// value, and the number of its namespace in the upper 16 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Encoded {
-    /// Bytes of the value: fewer than 2^48.
-    pub value_len: u64,
-    /// The number of its namespace, if it is encrypted; otherwise 0.
-    pub namespace: u16,
-}
+pub struct Encoded(NonZeroU64);
 
 impl Encoded {
-    /// Returns both in one word.
+    /// Describes a value of fewer than 2^48 bytes of a namespace, which has a number if the value is
+    /// encrypted, and otherwise 0. `None` for a value without bytes that is not encrypted: it is
+    /// never encoded.
+    #[must_use]
+    pub fn new(value_len: u64, namespace: u16) -> Option<Encoded> {
+        Encoded::from_bits(value_len | u64::from(namespace) << 48)
+    }
+
+    /// Returns the bytes of the value.
+    #[must_use]
+    pub fn value_len(self) -> u64 {
+        self.0.get() & ((1 << 48) - 1)
+    }
+
+    /// Returns the number of its namespace, if it is encrypted; otherwise 0.
+    #[must_use]
+    pub fn namespace(self) -> u16 {
+        (self.0.get() >> 48) as u16
+    }
+
+    /// Returns the word.
     pub(crate) fn to_bits(self) -> u64 {
-        self.value_len | u64::from(self.namespace) << 48
+        self.0.get()
     }
 
     /// Returns what [`to_bits`](Self::to_bits) was called with.
-    pub(crate) fn from_bits(bits: u64) -> Encoded {
-        Encoded { value_len: bits & ((1 << 48) - 1), namespace: (bits >> 48) as u16 }
+    pub(crate) fn from_bits(bits: u64) -> Option<Encoded> {
+        NonZeroU64::new(bits).map(Encoded)
     }
 }
 
@@ -155,7 +172,7 @@ impl Entry {
     /// Returns the bytes of the value.
     #[must_use]
     pub fn value_len(&self) -> u64 {
-        self.encoded.map_or(self.len, |encoded| encoded.value_len)
+        self.encoded.map_or(self.len, Encoded::value_len)
     }
 
     /// Returns where its bytes begin: a block of the data area.
@@ -285,8 +302,8 @@ impl Change {
         let hints = Hints { expires: fields.u32(), priority: i8::from_le_bytes(fields.take()) };
         let [flags] = fields.take();
         let unverified = flags & UNVERIFIED != 0;
-        let encoded = Encoded::from_bits(fields.u64());
-        let encoded = (flags & ENCODED != 0).then_some(encoded);
+        let bits = fields.u64();
+        let encoded = if flags & ENCODED != 0 { Encoded::from_bits(bits) } else { None };
         Some(match kind {
             STORED => {
                 let extents = match extent.blocks {
@@ -345,7 +362,7 @@ mod tests {
             extents: Extents::of(&parts).unwrap(),
             checksum: 5,
             len,
-            encoded: (len > 10_000).then_some(Encoded { value_len: (1 << 48) - 9, namespace: 112 }),
+            encoded: Encoded::new((1 << 48) - 9, 112).filter(|_| len > 10_000),
             hints: Hints { expires: 3, priority: -2 },
             unverified: len == 0,
         })

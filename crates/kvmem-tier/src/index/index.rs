@@ -289,7 +289,7 @@ mod tests {
             extents: Extents::contiguous(key as u32, len),
             checksum: number as u32 ^ 7,
             len,
-            encoded: (key % 4 == 3).then_some(Encoded { value_len: len ^ 7, namespace: 9 }),
+            encoded: Encoded::new(len ^ 7, 9).filter(|_| key % 4 == 3),
             hints: Hints { expires, priority },
             unverified: key % 3 == 1,
         };

@@ -225,19 +225,21 @@ impl Slots {
         self.encoded.push(None);
     }
 
-    /// Returns how the value of a slot is encoded.
-    fn encoded(&self, slot: u32) -> Option<Encoded> {
-        if self.get(slot).flags & ENCODED == 0 {
-            return None;
-        }
+    /// Returns how the value of a slot is encoded, whose flags are these.
+    #[inline]
+    fn encoded(&self, slot: u32, flags: u8) -> Option<Encoded> {
+        if flags & ENCODED == 0 { None } else { self.find_encoded(slot) }
+    }
+
+    fn find_encoded(&self, slot: u32) -> Option<Encoded> {
         let chunk = self.encoded[slot as usize / CHUNK].as_ref()?;
-        Some(Encoded::from_bits(chunk[slot as usize % CHUNK]))
+        Encoded::from_bits(chunk[slot as usize % CHUNK])
     }
 
     /// Returns the bytes of the value of a slot.
     pub(super) fn value_len(&self, slot: u32) -> u64 {
-        let encoded = self.encoded(slot);
-        encoded.map_or_else(|| self.get(slot).len(), |encoded| encoded.value_len)
+        let of = self.get(slot);
+        self.encoded(slot, of.flags).map_or_else(|| of.len(), Encoded::value_len)
     }
 
     /// Frees a slot.
@@ -266,7 +268,7 @@ impl Slots {
             extents,
             checksum: of.checksum,
             len,
-            encoded: self.encoded(slot),
+            encoded: self.encoded(slot, of.flags),
             hints: Hints { expires: of.expires, priority: of.priority },
             unverified: of.is_unverified(),
         }

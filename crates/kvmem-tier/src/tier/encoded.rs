@@ -46,7 +46,7 @@ pub(super) struct Form<'a> {
     pub(super) bounce: Bounce<'a>,
     /// Its bytes.
     pub(super) len: u64,
-    pub(super) encoded: Encoded,
+    pub(super) encoded: Option<Encoded>,
 }
 
 /// The reason why the form of a value did not become the value.
@@ -97,7 +97,7 @@ impl<D: Device> DiskTier<D> {
         let binding = Binding { digest: self.digest(value.key).0, namespace };
         prepared.write(&self.encoding, &binding, form)?;
         padding.fill(0);
-        let encoded = Encoded { value_len: value.bytes.len() as u64, namespace: number };
+        let encoded = Encoded::new(value.bytes.len() as u64, number);
         Ok(Some(Form { bounce, len: len as u64, encoded }))
     }
 
@@ -117,7 +117,7 @@ pub(super) fn namespace_of(
     namespaces: &Namespaces,
     entry: &Entry,
 ) -> Result<Option<Namespace>, Undecoded> {
-    match entry.encoded.map_or(0, |encoded| encoded.namespace) {
+    match entry.encoded.map_or(0, Encoded::namespace) {
         0 => Ok(None),
         number => namespaces.get(number).map(Some).ok_or(Undecoded::Forgotten),
     }

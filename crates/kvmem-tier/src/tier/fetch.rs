@@ -147,6 +147,8 @@ impl<D: Device> DiskTier<D> {
         reads.sort_unstable_by_key(|(_, read)| read.at);
         // The extent of each read.
         let (order, mut reads): (Vec<usize>, Vec<Read<'_>>) = reads.into_iter().unzip();
+        // Whether an encoded value has several extents.
+        let mut has_parts = false;
         self.device.read(&mut reads, &mut |one, read, result| {
             let ExtentRead { value, len, rest, sum, error } = &mut extents[order[one]];
             *error = result.as_ref().err().map(io::Error::kind);
@@ -160,7 +162,9 @@ impl<D: Device> DiskTier<D> {
                 if entry.encoded.is_some() {
                     let form = &mut bounce[..*len];
                     let sum = *sum.insert(crc::append(begin, form));
-                    if !entry.extents.is_scattered() && sum == entry.checksum {
+                    if entry.extents.is_scattered() {
+                        has_parts = true;
+                    } else if sum == entry.checksum {
                         *decoded = Some(self.decode(entry, form, into));
                     }
                     return;
@@ -171,11 +175,13 @@ impl<D: Device> DiskTier<D> {
         });
         let mut outcomes = outcomes(&wanted, &extents);
         drop((reads, extents));
-        for ((outcome, one), form) in outcomes.iter_mut().zip(&mut wanted).zip(&mut bounces) {
+        if has_parts {
             // All extents are read now.
-            if one.entry.encoded.is_some() && outcome.decoded.is_none() && outcome.is_whole() {
-                let form = &mut form[..one.entry.len as usize];
-                outcome.decoded = Some(self.decode(&one.entry, form, one.rest));
+            for ((outcome, one), form) in outcomes.iter_mut().zip(&mut wanted).zip(&mut bounces) {
+                if one.entry.encoded.is_some() && one.decoded.is_none() && outcome.is_whole() {
+                    let form = &mut form[..one.entry.len as usize];
+                    outcome.decoded = Some(self.decode(&one.entry, form, one.rest));
+                }
             }
         }
         drop(wanted);

@@ -167,7 +167,7 @@ impl Found {
     /// Drops the values that are not encrypted; returns how many these were.
     pub(super) fn keep_encrypted(&mut self) -> u64 {
         let before = self.entries.len();
-        let is_encrypted = |entry: &Entry| entry.encoded.is_some_and(|it| it.namespace > 0);
+        let is_encrypted = |entry: &Entry| entry.encoded.is_some_and(|it| it.namespace() > 0);
         self.entries.retain(|_, (_, entry)| is_encrypted(entry));
         (before - self.entries.len()) as u64
     }

@@ -89,7 +89,7 @@ pub fn inspect(device: &impl Device) -> Result<Inspection, TierError> {
 /// Reads a block of each encrypted value; those that cannot be read are not counted.
 pub fn key_ids(device: &impl Device, contents: &Contents) -> BTreeMap<KeyId, u64> {
     let data = contents.superblock.layout.data;
-    let is_encrypted = |entry: &&Entry| entry.encoded.is_some_and(|one| one.namespace > 0);
+    let is_encrypted = |entry: &&Entry| entry.encoded.is_some_and(|one| one.namespace() > 0);
     let encrypted: Vec<&Entry> = contents.entries.iter().filter(is_encrypted).collect();
     let mut buffer = AlignedBuffer::new(encrypted.len().min(KEYS_AT_ONCE));
     let mut ids = BTreeMap::new();
@@ -304,7 +304,7 @@ impl Contents {
     #[must_use]
     pub fn encoded(&self) -> (usize, usize) {
         let encoded = || self.entries.iter().filter_map(|entry| entry.encoded);
-        (encoded().count(), encoded().filter(|one| one.namespace > 0).count())
+        (encoded().count(), encoded().filter(|one| one.namespace() > 0).count())
     }
 
     /// Returns the bytes of the blocks of all values. O(values).

@@ -71,7 +71,7 @@ impl<D: Device> DiskTier<D> {
         };
         let (removed, position) = {
             let mut state = self.state();
-            let is_of = |entry: &Entry| entry.encoded.is_some_and(|it| it.namespace == number);
+            let is_of = |entry: &Entry| entry.encoded.is_some_and(|it| it.namespace() == number);
             let of_namespace = state.index.entries().filter(is_of);
             let digests: Vec<Digest> = of_namespace.map(|entry| entry.digest).collect();
             let removed = digests.iter().filter(|digest| state.remove(digest)).count();

@@ -67,25 +67,29 @@ impl<D: Device> DiskTier<D> {
         let mut forms = self.encode(values);
         let mut results: Vec<Result<(), StoreError>> = Vec::with_capacity(values.len());
         let mut placed = Vec::with_capacity(values.len());
-        let stored_len =
-            |form: Option<&Result<Option<Form<'_>>, StoreError>>, bytes: &[u8]| match form {
-                Some(Ok(Some(form))) => form.len,
-                _ => bytes.len() as u64,
-            };
-        // The blocks of the values that have no range yet.
-        let lens = values.iter().enumerate().map(|(at, one)| stored_len(forms.get(at), one.bytes));
-        let mut left: u64 = lens.map(|len| u64::from(blocks_of(len))).sum();
+        let stored_len = |form: &Result<Option<Form<'_>>, StoreError>, bytes: &[u8]| match form {
+            Ok(Some(form)) => form.len,
+            _ => bytes.len() as u64,
+        };
+        let blocks = |len: u64| u64::from(blocks_of(len));
+        // Those of the values that have no range yet.
+        let mut left: u64 = match forms.is_empty() {
+            true => values.iter().map(|one| blocks(one.bytes.len() as u64)).sum(),
+            false => forms
+                .iter()
+                .zip(values)
+                .map(|(form, one)| blocks(stored_len(form, one.bytes)))
+                .sum(),
+        };
         for (index, value) in values.iter().enumerate() {
-            let len = stored_len(forms.get(index), value.bytes);
             let form = forms.get_mut(index).map_or(Ok(None), |form| replace(form, Ok(None)));
-            let place = || self.place(len, left);
-            let range = form.and_then(|form| {
+            let len = stored_len(&form, value.bytes);
+            let one = form.and_then(|form| {
                 self.usable()?;
-                Ok((form, place()?))
+                Ok(self.placed(index, value, form, self.place(len, left)?))
             });
-            let one = |(form, range)| placed.push(self.placed(index, value, form, range));
-            results.push(range.map(one));
-            left -= u64::from(blocks_of(len));
+            results.push(one.map(|one| placed.push(one)));
+            left -= blocks(len);
         }
         let mut writes = Vec::with_capacity(placed.len());
         placed.iter().for_each(|one| self.add_writes(one, &mut writes));
@@ -117,7 +121,7 @@ impl<D: Device> DiskTier<D> {
                     None => {
                         state.stats.written_bytes += entry.extents.blocks() * BLOCK as u64;
                         if let Some(encoded) = entry.encoded {
-                            state.stats.encoded_before_bytes += encoded.value_len;
+                            state.stats.encoded_before_bytes += encoded.value_len();
                             state.stats.encoded_after_bytes += entry.len;
                         }
                         let hints = stored_hints(&values[*index].hints, now);
@@ -164,13 +168,7 @@ impl<D: Device> DiskTier<D> {
             unverified: false,
         };
         if let Some(Form { bounce, len, encoded }) = form {
-            return Placed {
-                index,
-                entry: entry(len, Some(encoded)),
-                ranges,
-                in_place: &[],
-                bounce,
-            };
+            return Placed { index, entry: entry(len, encoded), ranges, in_place: &[], bounce };
         }
         let align = self.device.memory_align();
         let (in_place, rest) = bytes.split_at(in_place(bytes, align, BLOCK));
