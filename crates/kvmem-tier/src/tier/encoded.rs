@@ -1,7 +1,8 @@
 //! *Encoded values*: the form of a value that lies in its blocks instead of the value.
 //!
 //! A value is encoded before it has blocks, since the form says how many it needs, in the thread
-//! that stores it. A form is decoded as soon as its last byte is read and its checksum is right,
+//! that stores it. The values of a call are stored in *groups*: while the device writes one, the
+//! thread encodes the next. A form is decoded as soon as its last byte is read and its checksum is right,
 //! while other values are still being read. The checksum covers the form, and not the value:
 //! without a key, a program that verifies, repairs or resizes a tier finds what the drive has
 //! changed. The tag finds what a person has.
@@ -49,6 +50,9 @@ pub(super) struct Form<'a> {
     pub(super) encoded: Option<Encoded>,
 }
 
+/// The form of a value; `None` if it is stored as it is.
+pub(super) type MaybeForm<'a> = Result<Option<Form<'a>>, StoreError>;
+
 /// The reason why the form of a value did not become the value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Undecoded {
@@ -62,43 +66,44 @@ pub(super) enum Undecoded {
 pub(super) type Decoded = Result<u32, Undecoded>;
 
 impl<D: Device> DiskTier<D> {
-    /// Encodes the values of a call; returns the form of each that does not stay as it is. None at
-    /// all if the tier does not encode.
-    pub(super) fn encode<'a>(
-        &'a self,
+    /// Returns the namespace of each value, if the tier encrypts. Makes those that there are not.
+    pub(super) fn namespaces_of(
+        &self,
         values: &[TierValue<'_>],
-    ) -> Vec<Result<Option<Form<'a>>, StoreError>> {
-        if !self.encoding.is_on() {
-            return Vec::new();
+    ) -> Vec<Result<Option<(u16, Namespace)>, StoreError>> {
+        let namespace = |value: &TierValue<'_>| self.namespace(value.namespace).map(Some);
+        match self.encoding.encrypts() {
+            true => values.iter().map(namespace).collect(),
+            false => values.iter().map(|_| Ok(None)).collect(),
         }
-        let begin = Instant::now();
-        let encode_all = |stream: &mut Vec<u8>| {
-            values.iter().map(|value| self.encode_one(value, stream)).collect()
-        };
-        let forms = self.streams.with(encode_all);
-        self.state().stats.encode_ns += begin.elapsed().as_nanos() as u64;
-        forms
     }
 
-    fn encode_one(
+    /// Encodes a value of a namespace; returns no form if it stays as it is.
+    pub(super) fn encode(
         &self,
         value: &TierValue<'_>,
-        stream: &mut Vec<u8>,
-    ) -> Result<Option<Form<'_>>, StoreError> {
-        let prepared = self.encoding.prepare(value.bytes, value.hints.data_type, BLOCK, stream);
-        let Some(prepared) = prepared else { return Ok(None) };
-        let (number, namespace) = match self.encoding.encrypts() {
-            true => self.namespace(value.namespace).map(|(number, it)| (number, Some(it)))?,
-            false => (0, None),
-        };
-        let len = prepared.form_len();
-        let mut bounce = self.bounce.take(len.div_ceil(BLOCK));
-        let (form, padding) = bounce.split_at_mut(len);
-        let binding = Binding { digest: self.digest(value.key).0, namespace };
-        prepared.write(&self.encoding, &binding, form)?;
-        padding.fill(0);
-        let encoded = Encoded::new(value.bytes.len() as u64, number);
-        Ok(Some(Form { bounce, len: len as u64, encoded }))
+        namespace: Result<Option<(u16, Namespace)>, StoreError>,
+    ) -> MaybeForm<'_> {
+        let namespace = namespace?;
+        let begin = Instant::now();
+        let (data_type, bytes) = (value.hints.data_type, value.bytes);
+        let form = self.streams.with(|stream| {
+            let prepared = self.encoding.prepare(bytes, data_type, BLOCK, stream);
+            let Some(prepared) = prepared else { return Ok(None) };
+            let len = prepared.form_len();
+            let mut bounce = self.bounce.take(len.div_ceil(BLOCK));
+            let (form, padding) = bounce.split_at_mut(len);
+            let digest = self.digest(value.key).0;
+            let binding = Binding { digest, namespace: namespace.map(|(_, it)| it) };
+            prepared.write(&self.encoding, &binding, form)?;
+            padding.fill(0);
+            let number = namespace.map_or(0, |(number, _)| number);
+            let encoded = Encoded::new(bytes.len() as u64, number);
+            Ok(Some(Form { bounce, len: len as u64, encoded }))
+        });
+        // Relaxed: a count.
+        self.encode_ns.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        form
     }
 
     /// Decodes the form of a value, which is overwritten, into place.

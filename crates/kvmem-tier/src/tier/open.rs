@@ -225,6 +225,7 @@ impl<D: Device> DiskTier<D> {
             encoding,
             namespaces: RwLock::new(superblock.namespaces.clone()),
             streams: StreamBuffers::default(),
+            encode_ns: AtomicU64::new(0),
             decode_ns: AtomicU64::new(0),
             key,
             layout,

@@ -16,7 +16,7 @@ use kvmem::tier::TierValue;
 
 use super::bounce::{Bounce, in_place};
 use super::checksum::checksum;
-use super::encoded::Form;
+use super::encoded::{Form, MaybeForm};
 use super::error::{StoreError, TierError};
 use super::state::State;
 use super::stored::stored_hints;
@@ -31,6 +31,19 @@ const RESERVE: u64 = (32 << 20) / BLOCK as u64;
 const PART_OF_SPACE: u64 = 32;
 /// The largest part of the space that is evicted for the values of a call together.
 const PART_OF_CALL: u64 = 4;
+
+/// The most bytes of values that are encoded while a group is written, if it has several values.
+const GROUP: usize = 4 << 20;
+
+/// Returns the number of values in the first group of some: at least one, unless there is none.
+fn group_len(values: &[TierValue<'_>]) -> usize {
+    let mut bytes = 0;
+    let fits = |one: &&TierValue<'_>| {
+        bytes += one.bytes.len();
+        bytes <= GROUP
+    };
+    values.iter().take_while(fits).count().max(1).min(values.len())
+}
 
 /// A value with its places on the device.
 struct Placed<'a> {
@@ -58,16 +71,49 @@ impl<D: Device> DiskTier<D> {
     /// Stores values that were [admitted](Self::admits), as [`store_with`](Self::store_with) does.
     /// Their bytes are counted already.
     pub(crate) fn store_admitted(&self, values: &[TierValue<'_>]) -> Vec<Result<(), StoreError>> {
+        if !self.encoding.is_on() || self.is_forked() {
+            return self.store_group(values, Vec::new(), &mut || {});
+        }
+        self.begin_anew();
+        let mut results = Vec::with_capacity(values.len());
+        // Made here: making one writes to the device, which cannot be while it writes a group.
+        let mut namespaces = self.namespaces_of(values).into_iter();
+        let (mut group, mut rest) = ([].as_slice(), values);
+        let mut forms = Vec::new();
+        while !group.is_empty() || !rest.is_empty() {
+            let (next, behind) = rest.split_at(group_len(rest));
+            let mut left = next.iter().zip(&mut namespaces);
+            let mut next_forms = Vec::with_capacity(next.len());
+            let mut encode_next = || {
+                let form = left.next().map(|(value, namespace)| self.encode(value, namespace));
+                next_forms.extend(form);
+            };
+            if !group.is_empty() {
+                results.extend(self.store_group(group, forms, &mut encode_next));
+            }
+            (0..next.len()).for_each(|_| encode_next());
+            (group, rest, forms) = (next, behind, next_forms);
+        }
+        results
+    }
+
+    /// Stores values with the forms of those that are encoded; without `forms`, none is. Calls
+    /// `meanwhile` for each value while the device writes.
+    fn store_group<'a>(
+        &'a self,
+        values: &[TierValue<'a>],
+        mut forms: Vec<MaybeForm<'a>>,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Vec<Result<(), StoreError>> {
         if self.is_forked() {
             return values.iter().map(|_| Err(TierError::Forked.into())).collect();
         }
         self.begin_anew();
         self.check_before_storing();
         let now = seconds_now();
-        let mut forms = self.encode(values);
         let mut results: Vec<Result<(), StoreError>> = Vec::with_capacity(values.len());
         let mut placed = Vec::with_capacity(values.len());
-        let stored_len = |form: &Result<Option<Form<'_>>, StoreError>, bytes: &[u8]| match form {
+        let stored_len = |form: &MaybeForm<'_>, bytes: &[u8]| match form {
             Ok(Some(form)) => form.len,
             _ => bytes.len() as u64,
         };
@@ -101,6 +147,7 @@ impl<D: Device> DiskTier<D> {
                 let one = &placed[checksums.len()];
                 first += one.entry.extents.len();
                 checksums.push(checksum(&one.entry.digest, one.stored(values)));
+                meanwhile();
             }
         });
         drop(writes);

@@ -51,7 +51,8 @@ pub struct DiskTier<D: Device = FileDevice> {
     pub(super) bounce: BounceBuffers,
     pub(super) encoding: Encoding,
     pub(super) streams: StreamBuffers,
-    /// Time in which values were decoded.
+    /// Time in which values were encoded, and decoded.
+    pub(super) encode_ns: AtomicU64,
     pub(super) decode_ns: AtomicU64,
     /// The namespaces of the superblock. Locked for a moment, after the journal.
     pub(super) namespaces: RwLock<Namespaces>,
@@ -241,7 +242,8 @@ impl<D: Device> DiskTier<D> {
             fixed_buffer_bytes: fixed.bytes,
             fixed_buffer_transfers: fixed.transfers,
             read_only: self.usable().is_err(),
-            // Relaxed: a count.
+            // Relaxed: counts.
+            encode_ns: self.encode_ns.load(Ordering::Relaxed),
             decode_ns: self.decode_ns.load(Ordering::Relaxed),
             ..state.stats
         }
