@@ -34,7 +34,7 @@ fn target(bytes: &[u8]) -> Result<()> {
 
 /// Returns forms of numbers of each type that are compressed.
 fn seeds() -> Vec<(String, Vec<u8>)> {
-    let numbers = |step: u16| (0..9000_u16).map(move |at| at.wrapping_mul(step) % 0x180 | 0x3F00);
+    let numbers = |step: u16| (0..9000_u16).map(move |at| (at.wrapping_mul(step) % 0x180) | 0x3F00);
     let form = |data_type: DataType| {
         let encoding = encoding().ok()?;
         let value: Vec<u8> = numbers(37).flat_map(u16::to_le_bytes).collect();

@@ -336,7 +336,7 @@ mod tests {
 
     /// Returns numbers that a codec makes shorter.
     fn numbers(len: u16) -> Vec<u8> {
-        (0..len).flat_map(|at| (0x3F80 | at.wrapping_mul(37) % 0x180).to_le_bytes()).collect()
+        (0..len).flat_map(|at| (0x3F80 | (at.wrapping_mul(37) % 0x180)).to_le_bytes()).collect()
     }
 
     #[test]

@@ -137,9 +137,9 @@ impl Hints {
 pub struct Encoded(NonZeroU64);
 
 impl Encoded {
-    /// Describes a value of fewer than 2^48 bytes of a namespace, which has a number if the value is
-    /// encrypted, and otherwise 0. `None` for a value without bytes that is not encrypted: it is
-    /// never encoded.
+    /// Describes a value of fewer than 2^48 bytes, of the namespace with this number if it is
+    /// encrypted; otherwise 0. `None` for a value without bytes that is not encrypted: it is never
+    /// encoded.
     #[must_use]
     pub fn new(value_len: u64, namespace: u16) -> Option<Encoded> {
         Encoded::from_bits(value_len | u64::from(namespace) << 48)

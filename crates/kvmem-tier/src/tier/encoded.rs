@@ -2,8 +2,8 @@
 //!
 //! A value is encoded before it has blocks, since the form says how many it needs, in the thread
 //! that stores it. The values of a call are stored in *groups*: while the device writes one, the
-//! thread encodes the next. A form is decoded as soon as its last byte is read and its checksum is right,
-//! while other values are still being read. The checksum covers the form, and not the value:
+//! thread encodes the next. A form is decoded as soon as its last byte is read and its checksum is
+//! right, while other values are still being read. The checksum covers the form, and not the value:
 //! without a key, a program that verifies, repairs or resizes a tier finds what the drive has
 //! changed. The tag finds what a person has.
 

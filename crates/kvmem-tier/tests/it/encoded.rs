@@ -111,7 +111,7 @@ fn forge(disk: &Disk, change: impl Fn(&mut [Entry], &mut [u8])) -> Disk {
 #[test]
 fn values_of_every_kind_come_back() {
     let numbers: Vec<u8> = (0..40_000_u16)
-        .flat_map(|at| (0x3F80 | at.wrapping_mul(37) % 0x180).to_le_bytes())
+        .flat_map(|at| (0x3F80 | (at.wrapping_mul(37) % 0x180)).to_le_bytes())
         .collect();
     for (codec, keys, is_shorter) in [
         (Codec::None, &[][..], false),

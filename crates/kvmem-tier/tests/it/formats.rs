@@ -49,7 +49,7 @@ fn value(len: usize, seed: u8) -> Vec<u8> {
 
 /// Returns numbers that a codec makes shorter.
 fn numbers() -> Vec<u8> {
-    (0..3000_u16).flat_map(|at| (0x3F80 | at.wrapping_mul(37) % 0x180).to_le_bytes()).collect()
+    (0..3000_u16).flat_map(|at| (0x3F80 | (at.wrapping_mul(37) % 0x180)).to_le_bytes()).collect()
 }
 
 /// Returns the options with which a file of a version is opened.
