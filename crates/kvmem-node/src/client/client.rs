@@ -127,6 +127,7 @@ pub(super) fn commit_call<'a, K: AsRef<[u8]>>(
         parent: options.parent.as_ref().map(|parent| ValueKey(parent.as_bytes())),
         checksum,
         priority: options.priority.get(),
+        data_type: options.data_type as u8,
         ttl_ms: options.ttl.map_or(0, |ttl| (ttl.as_millis() as u64).max(1)),
     };
     Call::Commit { items: values.iter().zip(checksums.iter().copied()).map(item).collect() }

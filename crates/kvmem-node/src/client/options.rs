@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvmem::register::Registrar;
-use kvmem::tier::Priority;
+use kvmem::tier::{DataType, Priority};
 
 use super::ClientError;
 use crate::error::CallError;
@@ -198,6 +198,8 @@ pub struct ValueOptions {
     pub parent: Option<ParentKey>,
     /// Values of a lower priority are evicted first.
     pub priority: Priority,
+    /// The type of its elements. A tier that compresses values tries it first.
+    pub data_type: DataType,
     /// After this time the value is gone. `None`: it stays until it is evicted.
     pub ttl: Option<Duration>,
 }

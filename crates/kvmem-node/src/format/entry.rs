@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kvmem::tier::DataType;
+
 use super::{MAX_KEY, WORDS_OF_BITMAP, announce, put};
 use crate::crc;
 
@@ -56,7 +58,9 @@ impl Word {
 pub(crate) struct Committing<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) namespace: u16,
+    /// At most 15.
     pub(crate) priority: u8,
+    pub(crate) data_type: DataType,
     /// The CRC-32C of the value, if the client has calculated it.
     pub(crate) checksum: Option<u32>,
     pub(crate) batch: u64,
@@ -74,8 +78,8 @@ pub(crate) struct EntryCell {
     len: AtomicU64,
     /// Of the generation, the offset and the length.
     extent_sum: AtomicU64,
-    /// The checksum of the value; above it the namespace, the priority, and whether there is a
-    /// checksum.
+    /// The checksum of the value; above it the namespace, the priority, the data type, and whether
+    /// there is a checksum.
     value: AtomicU64,
     batch: AtomicU64,
     expires_at: AtomicU64,
@@ -141,6 +145,7 @@ impl EntryCell {
         let value = u64::from(what.checksum.unwrap_or(0))
             | u64::from(what.namespace) << 32
             | u64::from(what.priority) << 48
+            | (what.data_type as u64) << 52
             | u64::from(what.checksum.is_some()) << 56;
         put(&self.value, value);
         put(&self.batch, what.batch);
@@ -183,7 +188,12 @@ impl EntryCell {
     }
 
     pub(crate) fn priority(&self) -> u8 {
-        (load(&self.value) >> 48) as u8
+        (load(&self.value) >> 48) as u8 & 0xf
+    }
+
+    /// Returns the type of the value's elements. One that only a later version knows is unknown.
+    pub(crate) fn data_type(&self) -> DataType {
+        data_type((load(&self.value) >> 52) as u8 & 0xf)
     }
 
     /// Returns the checksum of the value, if its writer has calculated it.
@@ -316,6 +326,11 @@ impl EntryCell {
     }
 }
 
+/// Returns the type with a number.
+pub(crate) fn data_type(number: u8) -> DataType {
+    DataType::ALL.get(usize::from(number)).copied().unwrap_or_default()
+}
+
 fn extent_sum(generation: u32, offset: u64, len: u64) -> u64 {
     crc::of_words(&[generation.into(), offset, len]).into()
 }
@@ -328,6 +343,36 @@ fn load(cell: &AtomicU64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_entry_holds_each_priority_and_data_type_next_to_the_checksum() {
+        // SAFETY: a cell is words, and zeros are a free entry.
+        let cell: EntryCell = unsafe { std::mem::zeroed() };
+        for (data_type, checksum) in
+            DataType::ALL.into_iter().flat_map(|it| [(it, None), (it, Some(u32::MAX))])
+        {
+            for priority in 0..16 {
+                cell.reserve(1, 0..4096, None);
+                let (key, namespace) = (&b"key"[..], u16::MAX);
+                let (batch, expires_at, parent) = (1, 2, 3);
+                let what = Committing {
+                    key,
+                    namespace,
+                    priority,
+                    data_type,
+                    checksum,
+                    batch,
+                    expires_at,
+                    parent,
+                };
+                cell.prepare(1, &what);
+                let had = (cell.namespace(), cell.priority(), cell.data_type(), cell.checksum());
+                assert_eq!(had, (namespace, priority, data_type, checksum));
+                assert!(cell.commit_is_whole(cell.word().expect("it is prepared")));
+            }
+        }
+        assert_eq!(data_type(15), DataType::Unknown);
+    }
 
     #[test]
     fn words_of_other_versions_are_reported() {

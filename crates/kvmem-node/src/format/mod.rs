@@ -27,7 +27,7 @@ mod header;
 
 pub(crate) use cells::{NamespaceCell, SessionCell, SessionRecord, WORDS_OF_BITMAP};
 pub use entry::State;
-pub(crate) use entry::{Committing, EntryCell, Word};
+pub(crate) use entry::{Committing, EntryCell, Word, data_type};
 pub(crate) use header::{Header, HeaderCell, TierRemovals};
 
 /// The most bytes of a key.

@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use kvmem::tier::DataType;
+
 use super::acquire::check_key;
 use super::lists::PRIORITIES;
 use super::node::Node;
@@ -19,6 +21,7 @@ pub(crate) struct CommitItem<'a> {
     /// The CRC-32C of the bytes that were written.
     pub(crate) checksum: Option<u32>,
     pub(crate) priority: u8,
+    pub(crate) data_type: DataType,
     /// In milliseconds; 0: for ever.
     pub(crate) ttl_ms: u64,
 }
@@ -51,11 +54,20 @@ impl Node {
         let batch = self.next_batch();
         // The last key first: the end of a prefix is evicted before its start.
         for (item, &slot) in items.iter().zip(&slots).rev() {
-            let CommitItem { handle, key, parent, checksum, priority, ttl_ms } = *item;
+            let CommitItem { handle, key, parent, checksum, priority, data_type, ttl_ms } = *item;
             let expires_at = if ttl_ms == 0 { 0 } else { now.saturating_add(ttl_ms).max(1) };
             let priority = priority.min(PRIORITIES as u8 - 1);
             let parent = parent.map_or(0, |parent| self.hash_of_key(namespace, parent));
-            let what = Committing { key, namespace, priority, checksum, batch, expires_at, parent };
+            let what = Committing {
+                key,
+                namespace,
+                priority,
+                data_type,
+                checksum,
+                batch,
+                expires_at,
+                parent,
+            };
             self.entry(slot).set_used_at(now);
             self.set_order(slot);
             self.entry(slot).prepare(handle.generation, &what);

@@ -429,6 +429,7 @@ impl Node {
             key: &key[..word.key_len.into()],
             namespace: old.namespace(),
             priority: old.priority(),
+            data_type: old.data_type(),
             checksum: old.checksum(),
             batch,
             expires_at: old.expires_at(),

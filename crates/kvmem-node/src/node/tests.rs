@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kvmem::arena::{Backing, PageSize, Region};
-use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierValue};
+use kvmem::tier::{BoxError, DataType, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierValue};
 use proptest::prelude::*;
 
 use super::{
@@ -677,7 +677,15 @@ fn begin_in(node: &mut Node, name: &str) -> SessionIndex {
 
 /// A value without a key, a parent and hints.
 pub(super) fn item_of(handle: BlockHandle) -> CommitItem<'static> {
-    CommitItem { handle, key: b"", parent: None, checksum: None, priority: 0, ttl_ms: 0 }
+    CommitItem {
+        handle,
+        key: b"",
+        parent: None,
+        checksum: None,
+        priority: 0,
+        data_type: DataType::Unknown,
+        ttl_ms: 0,
+    }
 }
 
 fn insert(node: &mut Node, session: SessionIndex, key: &[u8], len: u64) {

@@ -42,6 +42,8 @@ pub(crate) struct Commit<'a> {
     pub(crate) parent: Option<Key<'a>>,
     pub(crate) checksum: Option<u32>,
     pub(crate) priority: u8,
+    /// The number of a [`DataType`](kvmem::tier::DataType).
+    pub(crate) data_type: u8,
     pub(crate) ttl_ms: u64,
 }
 

@@ -31,6 +31,7 @@ fn calls() -> Vec<Call<'static>> {
         parent: Some(Key(b"parent")),
         checksum: Some(0x0102_0304),
         priority: 3,
+        data_type: 1,
         ttl_ms: 1000,
     };
     let (version, namespace) = (PROTOCOL_VERSION, "model");

@@ -495,6 +495,8 @@ fn bytes_of<'a>(keys: &[Key<'a>]) -> Result<Vec<&'a [u8]>, CallError> {
 }
 
 fn item_of<'a>(item: &Commit<'a>) -> CommitItem<'a> {
-    let Commit { handle, key, parent, checksum, priority, ttl_ms } = *item;
-    CommitItem { handle, key: key.0, parent: parent.map(|it| it.0), checksum, priority, ttl_ms }
+    let Commit { handle, key, parent, checksum, priority, data_type, ttl_ms } = *item;
+    let (key, parent) = (key.0, parent.map(|it| it.0));
+    let data_type = crate::format::data_type(data_type);
+    CommitItem { handle, key, parent, checksum, priority, data_type, ttl_ms }
 }

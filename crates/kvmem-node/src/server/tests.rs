@@ -441,6 +441,7 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
                     parent: flag.then_some(Key(key)),
                     checksum: flag.then_some(number as u32),
                     priority: number as u8,
+                    data_type: number as u8,
                     ttl_ms: number,
                 });
                 return encoded(id, Call::Commit { items: items.collect() });

@@ -795,6 +795,7 @@ impl Client {
                         parent: parent.as_deref().map(Key),
                         checksum: *checksum,
                         priority: *priority,
+                        data_type: 0,
                         ttl_ms: *ttl_ms,
                     })
                     .collect();

@@ -1,12 +1,14 @@
 //! The tier of a node: values that memory has no room for come back, and old ones never do.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kvmem::tier::{
-    BoxError, Lookup, Priority, StoreOutcome, Tier, TierHit, TierRead, TierState, TierValue,
+    BoxError, DataType, Lookup, Priority, StoreOutcome, Tier, TierHints, TierHit, TierRead,
+    TierState, TierValue,
 };
 use kvmem_node::{
     CallError, ClientError, ConnectOptions, EventKind, Located, NO_NAMESPACE, Node, NodeClient,
@@ -21,7 +23,7 @@ use crate::support::{Place, Running, Tiered, connect_with, memory, wait_for};
 /// A tier in memory, as slow as a test wants it to be.
 #[derive(Default)]
 pub(crate) struct MapTier {
-    values: Mutex<HashMap<Vec<u8>, Vec<u8>>>,
+    values: Mutex<HashMap<Vec<u8>, (Vec<u8>, DataType)>>,
     pub(crate) reads: AtomicUsize,
     /// Calls that read values.
     pub(crate) fetches: AtomicUsize,
@@ -59,12 +61,12 @@ impl Tier for MapTier {
         self.pass();
         let fails = self.fails.load(Ordering::Relaxed);
         let mut held = self.values.lock().expect("no panic");
-        let store = |&TierValue { key, bytes, .. }: &TierValue<'_>| {
+        let store = |&TierValue { key, bytes, hints, .. }: &TierValue<'_>| {
             if fails {
                 held.remove(key);
                 return Ok(StoreOutcome::NotStored);
             }
-            held.insert(key.to_vec(), bytes.to_vec());
+            held.insert(key.to_vec(), (bytes.to_vec(), hints.data_type));
             Ok(StoreOutcome::Stored)
         };
         values.iter().map(store).collect()
@@ -82,7 +84,7 @@ impl Tier for MapTier {
             .lock()
             .expect("no panic")
             .get(key)
-            .map_or(Lookup::Missing, |value| Lookup::Found(value.len() as u64))
+            .map_or(Lookup::Missing, |(value, _)| Lookup::Found(value.len() as u64))
     }
 
     fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
@@ -92,9 +94,10 @@ impl Tier for MapTier {
         let held = self.values.lock().expect("no panic");
         let fails = self.fails.load(Ordering::Relaxed);
         let read = |it: &mut TierRead<'_>| match held.get(it.key).filter(|_| !fails) {
-            Some(value) if value.len() == it.into.len() => {
+            Some((value, data_type)) if value.len() == it.into.len() => {
                 it.into.copy_from_slice(value);
-                Some(TierHit::default())
+                let hints = TierHints { data_type: *data_type, ..TierHints::default() };
+                Some(TierHit { hints, ..TierHit::default() })
             }
             _ => {
                 // What a failed transfer leaves must not be seen.
@@ -211,6 +214,37 @@ fn a_value_keeps_its_priority_and_its_time_to_live_on_a_disk() {
     std::thread::sleep(short.saturating_sub(started.elapsed()) + Duration::from_millis(50));
     assert!(client.get([1]).expect("a call").is_none(), "its time is over");
     assert!(client.get([2]).expect("a call").is_some());
+}
+
+/// The type is the tier's to use, through commits, restarts and fetches.
+#[test]
+fn a_tier_learns_the_data_type_of_each_value() {
+    let tier = Arc::new(MapTier::default());
+    let tiered = Tiered::start(Place::new(), node(), Arc::clone(&tier) as _);
+    let client = tiered.client();
+    let type_of = |key: u8| DataType::ALL[usize::from(key) % DataType::ALL.len()];
+    let insert = |keys: Range<u8>| {
+        for key in keys {
+            let options = ValueOptions { data_type: type_of(key), ..ValueOptions::default() };
+            client.insert_with([key], &value(key), options).expect("there is space");
+            let seen = || tier.len();
+            wait_for("values are stored ahead", || seen() + 12 >= key.into());
+        }
+    };
+    insert(0..40);
+    let check = |tier: &MapTier| {
+        let held = tier.values.lock().expect("no panic");
+        let of = |key: &[u8]| type_of(*key.last().expect("a key has bytes"));
+        assert!(held.len() > 20);
+        assert!(held.iter().all(|(key, (_, data_type))| *data_type == of(key)));
+    };
+    check(&tier);
+    // Values that come back from the tier have their types, and are stored again with them.
+    assert!(client.get([0]).expect("a call").is_some());
+    tier.evict(&[0]);
+    insert(40..80);
+    check(&tier);
+    assert!(tier.values.lock().expect("no panic").keys().any(|key| key.last() == Some(&0)));
 }
 
 /// Returns the keys of a client's namespace, listed `max` at a time.

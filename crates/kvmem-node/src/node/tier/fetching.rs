@@ -220,12 +220,16 @@ impl Node {
             Some((checksum, hints)) => {
                 let batch = self.next_batch();
                 let until = |ttl: Duration| now.saturating_add(ttl.as_millis() as u64).max(1);
-                let expires_at = hints.ttl.map_or(0, until);
-                let priority = hints.priority.get();
-                let checksum = Some(checksum);
-                let parent = value.parent;
-                let what =
-                    Committing { key, namespace, priority, checksum, batch, expires_at, parent };
+                let what = Committing {
+                    key,
+                    namespace,
+                    priority: hints.priority.get(),
+                    data_type: hints.data_type,
+                    checksum: Some(checksum),
+                    batch,
+                    expires_at: hints.ttl.map_or(0, until),
+                    parent: value.parent,
+                };
                 self.set_order(slot);
                 let entry = self.entry(slot);
                 entry.set_used_at(now);

@@ -246,7 +246,8 @@ impl Node {
         let left = |until: u64| Duration::from_millis(until.saturating_sub(now_ms()));
         let ttl = Some(entry.expires_at()).filter(|it| *it != 0).map(left);
         let priority = Priority::new(entry.priority()).unwrap_or(Priority::MAX);
-        let hints = TierHints { priority, ttl, ..TierHints::default() };
+        let data_type = entry.data_type();
+        let hints = TierHints { priority, ttl, data_type, ..TierHints::default() };
         Storing { slot, key, offset, len: self.len_of(slot), checksum, hints }
     }
 

@@ -375,7 +375,15 @@ impl Stepped {
     pub(super) fn insert(&mut self, socket: &OwnedFd, number: u32, key: &[u8], len: u64) {
         let handle = self.reserve(socket, number, vec![len]).expect("there is space")[0];
         let checksum = Some(crc::of(&vec![0; len as usize]));
-        let item = Commit { handle, key: Key(key), parent: None, checksum, priority: 0, ttl_ms: 0 };
+        let item = Commit {
+            handle,
+            key: Key(key),
+            parent: None,
+            checksum,
+            priority: 0,
+            data_type: 0,
+            ttl_ms: 0,
+        };
         let (answer, _) = self.exchange(socket, number, Call::Commit { items: vec![item] });
         assert!(matches!(answer, Ok(Answer::Done)), "{answer:?}");
     }

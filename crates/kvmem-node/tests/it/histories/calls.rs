@@ -241,7 +241,7 @@ impl World {
             values.push(NewValue {
                 key,
                 reservation,
-                options: ValueOptions { parent, priority, ttl },
+                options: ValueOptions { parent, priority, ttl, ..ValueOptions::default() },
             });
         }
         self.call = format!("client {number} commits {} values", items.len());
