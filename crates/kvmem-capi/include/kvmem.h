@@ -170,6 +170,21 @@
 /// The allocator was destroyed while a block was in use.
 #define KVMEM_FAULT_LEAK 5
 
+/// Type of a value's elements: it is not known. The default.
+#define KVMEM_DATA_UNKNOWN 0
+
+/// Type of a value's elements: 8 bits of exponent, 7 of mantissa.
+#define KVMEM_DATA_BFLOAT16 1
+
+/// Type of a value's elements: IEEE 754 binary16.
+#define KVMEM_DATA_FLOAT16 2
+
+/// Type of a value's elements: 4 bits of exponent, 3 of mantissa, without infinities.
+#define KVMEM_DATA_FLOAT8_E4M3FN 3
+
+/// Type of a value's elements: 5 bits of exponent, 2 of mantissa.
+#define KVMEM_DATA_FLOAT8_E5M2 4
+
 /// Verification when a tier is opened: none; each value is verified when it is fetched. The
 /// default.
 #define KVMEM_VERIFY_LAZY 0
@@ -727,6 +742,12 @@ typedef struct kvmem_value_hints {
     /// Number of blocks of the prefix that come before the value. Blocks at the end of a prefix are
     /// evicted before those at its start, in whatever order they are inserted and looked up.
     uint32_t depth;
+    /// The type of the value's elements: KVMEM_DATA_UNKNOWN, KVMEM_DATA_BFLOAT16,
+    /// KVMEM_DATA_FLOAT16, KVMEM_DATA_FLOAT8_E4M3FN or KVMEM_DATA_FLOAT8_E5M2. A tier that
+    /// compresses values tries it first.
+    uint32_t data_type;
+    /// Always 0.
+    uint32_t reserved;
 } kvmem_value_hints;
 
 /// A value that a cache passes to a tier of the program. Valid during the call.
@@ -1263,8 +1284,8 @@ typedef struct kvmem_disk_tier_value {
     uint64_t ttl_ms;
     /// 0 to 3: values of a lower priority are evicted first.
     uint32_t priority;
-    /// 0.
-    uint32_t reserved;
+    /// The type of the value's elements, as in kvmem_value_hints.
+    uint32_t data_type;
 } kvmem_disk_tier_value;
 
 /// A value to fetch, and the result.
@@ -1753,8 +1774,8 @@ typedef struct kvmem_node_hints {
     uint64_t ttl_ms;
     /// 0 to 3: values of a lower priority are evicted first.
     uint32_t priority;
-    /// Always 0.
-    uint32_t reserved;
+    /// The type of the value's elements, as in kvmem_value_hints. The node passes it to its tier.
+    uint32_t data_type;
     /// The bytes of the key of the parent, the value before it in a chain, such as that of the
     /// block before it in a prompt. NULL: the value stands alone. The node evicts a value only when
     /// it has no more values with it as their parent, and a use of a value is one of its parent.

@@ -305,8 +305,8 @@ pub struct kvmem_disk_tier_value {
     pub ttl_ms: u64,
     /// 0 to 3: values of a lower priority are evicted first.
     pub priority: u32,
-    /// 0.
-    pub reserved: u32,
+    /// The type of the value's elements, as in kvmem_value_hints.
+    pub data_type: u32,
 }
 
 /// A fetch: the value is in place, and its checksum is right.
@@ -351,10 +351,10 @@ pub struct kvmem_disk_tier_request {
 impl kvmem_disk_tier_value {
     /// Borrows the value.
     fn read(&self) -> Result<TierValue<'_>, CallError> {
-        options::check_reserved(self.reserved, "reserved of a value")?;
         let (priority, ttl) = (hints::priority(self.priority)?, hints::ttl(self.ttl_ms));
         let (key, bytes) = (self.key.key(self.key_bytes)?, self.data.value(self.bytes)?);
-        let hints = TierHints { ttl, priority, ..TierHints::default() };
+        let data_type = hints::data_type(self.data_type)?;
+        let hints = TierHints { ttl, priority, data_type, ..TierHints::default() };
         Ok(TierValue::new(key, bytes).with_hints(hints))
     }
 }

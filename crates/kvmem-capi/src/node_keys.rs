@@ -9,7 +9,6 @@ use crate::argument::In;
 use crate::error::CallError;
 use crate::hints;
 use crate::kv_value::kvmem_kv_cache_key;
-use crate::options::check_reserved;
 
 /// Borrows a key.
 pub(crate) fn node_key(key: &In<c_void>, key_bytes: u64) -> Result<&[u8], CallError> {
@@ -45,8 +44,8 @@ pub struct kvmem_node_hints {
     pub ttl_ms: u64,
     /// 0 to 3: values of a lower priority are evicted first.
     pub priority: u32,
-    /// Always 0.
-    pub reserved: u32,
+    /// The type of the value's elements, as in kvmem_value_hints. The node passes it to its tier.
+    pub data_type: u32,
     /// The bytes of the key of the parent, the value before it in a chain, such as that of the
     /// block before it in a prompt. NULL: the value stands alone. The node evicts a value only when
     /// it has no more values with it as their parent, and a use of a value is one of its parent.
@@ -57,7 +56,6 @@ pub struct kvmem_node_hints {
 
 impl kvmem_node_hints {
     pub(crate) fn read(&self) -> Result<ValueOptions, CallError> {
-        check_reserved(self.reserved, "reserved")?;
         let (priority, ttl) = (hints::priority(self.priority)?, hints::ttl(self.ttl_ms));
         let parent = match (self.parent.is_null(), self.parent_bytes) {
             (true, 0) => None,
@@ -66,6 +64,6 @@ impl kvmem_node_hints {
                 Some(ParentKey::new(key).map_err(ClientError::from)?)
             }
         };
-        Ok(ValueOptions { parent, priority, ttl })
+        Ok(ValueOptions { parent, priority, ttl, data_type: hints::data_type(self.data_type)? })
     }
 }

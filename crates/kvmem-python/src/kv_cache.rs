@@ -19,6 +19,7 @@ use crate::buffer::{Bytes, Source, Span};
 use crate::cache_key::{AsCacheKey, Cache, CacheKey, OwnedKey};
 use crate::collect::{Link, Plain, collected};
 use crate::context::context_manager;
+use crate::data_type::ElementType;
 use crate::elements::{at_key, each_key, elements, items, named};
 use crate::error;
 use crate::holder::{Held, Holder, Lent, drop_value};
@@ -137,10 +138,10 @@ fn hints<'py>(
     depth: Int<'py>,
     priority: Int<'py>,
     ttl: Option<Seconds<'py>>,
+    ElementType(data_type): ElementType,
 ) -> PyResult<TierHints> {
     let (priority, ttl) = worth(py, priority, ttl)?;
-    let depth = depth.u32(py, "depth")?;
-    Ok(TierHints { priority, ttl, depth, ..TierHints::default() })
+    Ok(TierHints { priority, ttl, depth: depth.u32(py, "depth")?, data_type })
 }
 
 impl Plain for Cache {}
@@ -188,19 +189,24 @@ impl PyKvCache {
 
     #[doc = doc!("KvCache.insert")]
     #[pyo3(
-        signature = (key, value, *, depth=Int::usual(0), priority=Int::usual(0), ttl=None),
-        text_signature = "($self, key, value, *, depth=0, priority=0, ttl=None)"
+        signature = (
+            key, value, *, depth=Int::usual(0), priority=Int::usual(0), ttl=None,
+            data_type=ElementType::default()
+        ),
+        text_signature = "($self, key, value, *, depth=0, priority=0, ttl=None, \
+            data_type='unknown')"
     )]
     fn insert(
         &self,
-        py: Python<'_>,
         key: CacheKey<'_>,
         value: &Bound<'_, PyAny>,
         depth: Int<'_>,
         priority: Int<'_>,
         ttl: Option<Seconds<'_>>,
+        data_type: ElementType,
     ) -> PyResult<()> {
-        let hints = hints(py, depth, priority, ttl)?;
+        let py = value.py();
+        let hints = hints(py, depth, priority, ttl, data_type)?;
         let source = Source::of(value).map_err(|error| named(py, error, "value"))?;
         let reservation = self.filled(py, key, &source, hints)?;
         if self.has_tier() {
@@ -213,8 +219,12 @@ impl PyKvCache {
 
     #[doc = doc!("KvCache.insert_batch")]
     #[pyo3(
-        signature = (values, *, depths=None, priority=Int::usual(0), ttl=None),
-        text_signature = "($self, values, *, depths=None, priority=0, ttl=None)"
+        signature = (
+            values, *, depths=None, priority=Int::usual(0), ttl=None,
+            data_type=ElementType::default()
+        ),
+        text_signature = "($self, values, *, depths=None, priority=0, ttl=None, \
+            data_type='unknown')"
     )]
     fn insert_batch(
         &self,
@@ -223,9 +233,10 @@ impl PyKvCache {
         depths: Option<&Bound<'_, PyAny>>,
         priority: Int<'_>,
         ttl: Option<Seconds<'_>>,
+        data_type: ElementType,
     ) -> PyResult<()> {
         let items = items(values, "values", "bytes")?;
-        let all = hints(py, Int::usual(0), priority, ttl)?;
+        let all = hints(py, Int::usual(0), priority, ttl, data_type)?;
         let mut each = vec![all; items.len()];
         if let Some(depths) = depths {
             let depths = elements(depths, "depths", "numbers")?
@@ -253,8 +264,12 @@ impl PyKvCache {
 
     #[doc = doc!("KvCache.reserve")]
     #[pyo3(
-        signature = (key, nbytes, *, depth=Int::usual(0), priority=Int::usual(0), ttl=None),
-        text_signature = "($self, key, nbytes, *, depth=0, priority=0, ttl=None)"
+        signature = (
+            key, nbytes, *, depth=Int::usual(0), priority=Int::usual(0), ttl=None,
+            data_type=ElementType::default()
+        ),
+        text_signature = "($self, key, nbytes, *, depth=0, priority=0, ttl=None, \
+            data_type='unknown')"
     )]
     fn reserve(
         slf: &Bound<'_, Self>,
@@ -263,8 +278,9 @@ impl PyKvCache {
         depth: Int<'_>,
         priority: Int<'_>,
         ttl: Option<Seconds<'_>>,
+        data_type: ElementType,
     ) -> PyResult<PyReservation> {
-        let hints = hints(slf.py(), depth, priority, ttl)?;
+        let hints = hints(slf.py(), depth, priority, ttl, data_type)?;
         let mut reservation = slf.get().reservation(slf.py(), key, nbytes.bytes())?;
         reservation.set_hints(hints);
         Ok(PyReservation {

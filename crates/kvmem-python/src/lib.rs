@@ -27,6 +27,7 @@ mod chain;
 mod cluster_tier;
 mod collect;
 mod context;
+mod data_type;
 mod disk_key;
 mod disk_memory;
 mod disk_tier;

@@ -21,6 +21,7 @@ use crate::buffer::Source;
 use crate::cache_key::CacheKey;
 use crate::collect::{Plain, plain};
 use crate::context::context_manager;
+use crate::data_type::ElementType;
 use crate::elements::{at_key, elements, items, named};
 use crate::error;
 use crate::holder::{Held, Holder, Lent, drop_value};
@@ -227,28 +228,37 @@ impl PyNodeCache {
 impl PyNodeCache {
     #[doc = doc!("NodeCache.insert")]
     #[pyo3(
-        signature = (key, value, *, parent=None, priority=Int::usual(0), ttl=None),
-        text_signature = "($self, key, value, *, parent=None, priority=0, ttl=None)"
+        signature = (
+            key, value, *, parent=None, priority=Int::usual(0), ttl=None,
+            data_type=ElementType::default()
+        ),
+        text_signature = "($self, key, value, *, parent=None, priority=0, ttl=None, \
+            data_type='unknown')"
     )]
     fn insert(
         &self,
-        py: Python<'_>,
         key: CacheKey<'_>,
         value: &Bound<'_, PyAny>,
         parent: Option<CacheKey<'_>>,
         priority: Int<'_>,
         ttl: Option<Seconds<'_>>,
+        data_type: ElementType,
     ) -> PyResult<()> {
+        let py = value.py();
         let parent = parent.map(|parent| parent_key(py, parent)).transpose()?;
-        let hints = ValueOptions { parent, ..hints(py, priority, ttl)? };
+        let hints = ValueOptions { parent, ..hints(py, priority, ttl, data_type)? };
         let source = Source::of(value).map_err(|error| named(py, error, "value"))?;
         self.insert_all(py, vec![(node_key(py, key)?, source)], &[hints])
     }
 
     #[doc = doc!("NodeCache.insert_batch")]
     #[pyo3(
-        signature = (values, *, parents=None, priority=Int::usual(0), ttl=None),
-        text_signature = "($self, values, *, parents=None, priority=0, ttl=None)"
+        signature = (
+            values, *, parents=None, priority=Int::usual(0), ttl=None,
+            data_type=ElementType::default()
+        ),
+        text_signature = "($self, values, *, parents=None, priority=0, ttl=None, \
+            data_type='unknown')"
     )]
     fn insert_batch(
         &self,
@@ -257,8 +267,9 @@ impl PyNodeCache {
         parents: Option<&Bound<'_, PyAny>>,
         priority: Int<'_>,
         ttl: Option<Seconds<'_>>,
+        data_type: ElementType,
     ) -> PyResult<()> {
-        let hints = hints(py, priority, ttl)?;
+        let hints = hints(py, priority, ttl, data_type)?;
         let items = items(values, "values", "bytes")?;
         check_batch(py, items.len(), "values")?;
         let hints = hints_of_each(parents, hints, items.len())?;
@@ -273,22 +284,27 @@ impl PyNodeCache {
 
     #[doc = doc!("NodeCache.reserve")]
     #[pyo3(
-        signature = (key, nbytes, *, parent=None, priority=Int::usual(0), ttl=None),
-        text_signature = "($self, key, nbytes, *, parent=None, priority=0, ttl=None)"
+        signature = (
+            key, nbytes, *, parent=None, priority=Int::usual(0), ttl=None,
+            data_type=ElementType::default()
+        ),
+        text_signature = "($self, key, nbytes, *, parent=None, priority=0, ttl=None, \
+            data_type='unknown')"
     )]
     fn reserve(
-        &self,
-        py: Python<'_>,
+        slf: &Bound<'_, Self>,
         key: CacheKey<'_>,
         nbytes: Size,
         parent: Option<CacheKey<'_>>,
         priority: Int<'_>,
         ttl: Option<Seconds<'_>>,
+        data_type: ElementType,
     ) -> PyResult<PyNodeReservation> {
+        let py = slf.py();
         let parent = parent.map(|parent| parent_key(py, parent)).transpose()?;
-        let hints = ValueOptions { parent, ..hints(py, priority, ttl)? };
+        let hints = ValueOptions { parent, ..hints(py, priority, ttl, data_type)? };
         let key = (key.to_owned_key(), node_key(py, key)?);
-        let client = self.client()?;
+        let client = slf.get().client()?;
         let reservation = call(py, &client, |client| client.reserve(&[nbytes.0]))?.pop();
         let reservation = reservation.expect("there is one reservation for each size");
         let reserved = Reserved::new(py, reservation, &client, key, hints)?;
@@ -297,19 +313,24 @@ impl PyNodeCache {
 
     #[doc = doc!("NodeCache.reserve_batch")]
     #[pyo3(
-        signature = (sizes, *, parents=None, priority=Int::usual(0), ttl=None, wait=true),
-        text_signature = "($self, sizes, *, parents=None, priority=0, ttl=None, wait=True)"
+        signature = (
+            sizes, *, parents=None, priority=Int::usual(0), ttl=None,
+            data_type=ElementType::default(), wait=true
+        ),
+        text_signature = "($self, sizes, *, parents=None, priority=0, ttl=None, \
+            data_type='unknown', wait=True)"
     )]
     fn reserve_batch(
         &self,
-        py: Python<'_>,
         sizes: &Bound<'_, PyAny>,
         parents: Option<&Bound<'_, PyAny>>,
         priority: Int<'_>,
         ttl: Option<Seconds<'_>>,
+        data_type: ElementType,
         #[pyo3(from_py_with = plain)] wait: bool,
     ) -> PyResult<Vec<PyNodeReservation>> {
-        let hints = hints(py, priority, ttl)?;
+        let py = sizes.py();
+        let hints = hints(py, priority, ttl, data_type)?;
         let items = items(sizes, "sizes", "number of bytes")?;
         check_batch(py, items.len(), "reservations")?;
         let hints = hints_of_each(parents, hints, items.len())?;

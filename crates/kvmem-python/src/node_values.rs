@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 
 use crate::buffer::Source;
 use crate::cache_key::{CacheKey, OwnedKey};
+use crate::data_type::ElementType;
 use crate::disk_key::disk_key;
 use crate::elements::{each_key, elements};
 use crate::error;
@@ -66,9 +67,10 @@ pub(crate) fn hints<'py>(
     py: Python<'py>,
     priority: Int<'py>,
     ttl: Option<Seconds<'py>>,
+    ElementType(data_type): ElementType,
 ) -> PyResult<ValueOptions> {
     let (priority, ttl) = worth(py, priority, ttl)?;
-    Ok(ValueOptions { parent: None, priority, ttl })
+    Ok(ValueOptions { parent: None, priority, ttl, data_type })
 }
 
 /// Converts the arguments `priority` and `ttl`.

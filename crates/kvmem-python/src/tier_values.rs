@@ -6,9 +6,8 @@
 //! returns or reports as damaged.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use kvmem::tier::{Priority, TierHints, TierRead, TierValue};
+use kvmem::tier::{TierHints, TierRead, TierValue};
 use kvmem_tier::{Fetched, TierSet};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -43,8 +42,7 @@ pub(crate) fn store(
     py: Python<'_>,
     tier: &TierSet,
     values: &Bound<'_, PyAny>,
-    ttl: Option<Duration>,
-    priority: Priority,
+    hints: TierHints,
 ) -> PyResult<()> {
     let pairs = items(values, "values", "bytes")?;
     let mut keys = Vec::with_capacity(pairs.len());
@@ -60,7 +58,6 @@ pub(crate) fn store(
         // SAFETY: `sources` borrows or exports the bytes until this call returns.
         let bytes = spans.iter().map(|span| unsafe { bytes_of(span) });
         let pairs = keys.iter().zip(bytes);
-        let hints = TierHints { ttl, priority, ..TierHints::default() };
         let values: Vec<TierValue<'_>> =
             pairs.map(|(key, value)| TierValue::new(key, value).with_hints(hints)).collect();
         let results = tier.store_with(&values);
@@ -215,19 +212,26 @@ macro_rules! tier_methods {
         impl $class {
             #[doc = doc!("_TierValues.store")]
             #[pyo3(
-                        signature = (values, *, ttl=None, priority=$crate::number::Int::usual(0)),
-                        text_signature = "($self, values, *, ttl=None, priority=0)"
-                    )]
+                                signature = (
+                                    values, *, ttl=None, priority=$crate::number::Int::usual(0),
+                                    data_type=$crate::data_type::ElementType::default()
+                                ),
+                                text_signature = "($self, values, *, ttl=None, \
+                            priority=0, data_type='unknown')"
+                            )]
             fn store(
                 &self,
                 py: Python<'_>,
                 values: &Bound<'_, PyAny>,
                 ttl: Option<$crate::number::Seconds<'_>>,
                 priority: $crate::number::Int<'_>,
+                data_type: $crate::data_type::ElementType,
             ) -> PyResult<()> {
                 let tier = self.tier()?;
                 let (priority, ttl) = $crate::node_values::worth(py, priority, ttl)?;
-                $crate::tier_values::store(py, &**tier, values, ttl, priority)
+                let hints =
+                    kvmem::tier::TierHints { priority, ttl, depth: 0, data_type: data_type.0 };
+                $crate::tier_values::store(py, &**tier, values, hints)
             }
 
             #[doc = doc!("_TierValues.fetch")]

@@ -40,7 +40,8 @@ public:
     /// Its hints, with what is left of its time to live.
     KvHints hints() const noexcept {
         const kvmem_value_hints &hints = value_->hints;
-        return {std::chrono::milliseconds(hints.ttl_ms), hints.priority, hints.depth};
+        return {std::chrono::milliseconds(hints.ttl_ms), hints.priority, hints.depth,
+                static_cast<DataType>(hints.data_type)};
     }
 
     /// Returns whether the key has received another value since, or was removed or cleared. Only in

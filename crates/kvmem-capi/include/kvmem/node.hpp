@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "handle.hpp"
+#include "kv_hints.hpp"
 #include "registration.hpp"
 #include "span.hpp"
 
@@ -300,11 +301,14 @@ struct NodeHints {
     /// The key of the parent, the value before it in a chain; empty: the value stands alone. See
     /// kvmem_node_hints.
     std::string_view parent{};
+    /// The type of the value's elements. The node passes it to its tier.
+    DataType data_type = DataType::unknown;
 
     /// Valid as long as the parent's key. A time that is less than zero counts as zero.
     kvmem_node_hints native() const noexcept {
         const std::uint64_t ttl_ms = ttl.count() < 0 ? 0 : static_cast<std::uint64_t>(ttl.count());
-        return {ttl_ms, priority, 0, parent.empty() ? nullptr : parent.data(), parent.size()};
+        return {ttl_ms, priority, static_cast<std::uint32_t>(data_type),
+                parent.empty() ? nullptr : parent.data(), parent.size()};
     }
 };
 

@@ -47,6 +47,8 @@ struct DiskTierValue {
     std::chrono::milliseconds ttl{};
     /// 0 to 3: values of a lower priority are evicted first.
     std::uint32_t priority = 0;
+    /// The type of the value's elements. A tier that compresses values tries it first.
+    DataType data_type = DataType::unknown;
 };
 
 /// A value to fetch: its key, and memory for it, at least as long as the value. Memory that begins
@@ -94,7 +96,8 @@ public:
                             "ttl of a value is " + std::to_string(ttl) + " ms: use at least 0");
             }
             list.push_back({one.key.data(), one.key.size(), one.bytes.data(), one.bytes.size(),
-                            static_cast<std::uint64_t>(ttl), one.priority, 0});
+                            static_cast<std::uint64_t>(ttl), one.priority,
+                            static_cast<std::uint32_t>(one.data_type)});
         }
         std::vector<kvmem_status> results(list.size());
         const kvmem_status status =

@@ -265,6 +265,10 @@ static void read_only_and_namespaces(void) {
     SAYS("priority is 4: use 0 to 3");
     CHECK(found(writer, "1") == 0);
     values[1].hints.priority = 3;
+    values[1].hints.data_type = 5;
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_node_client_insert_batch(writer, values, 2));
+    SAYS("data_type is 5");
+    values[1].hints.data_type = KVMEM_DATA_FLOAT16;
     OK(kvmem_node_client_insert_batch(writer, values, 2));
     OK(kvmem_node_client_insert_batch(writer, NULL, 0));
     CHECK(found(writer, "1") == 1 && found(writer, "2") == 1);

@@ -123,8 +123,9 @@ static int has(kvmem_kv_cache *cache, uint64_t number) {
 /* Hints reach the tier, by each call that takes them. */
 static void check_hints(kvmem_pool *pool) {
     kvmem_kv_cache *cache = above(pool);
-    const kvmem_value_hints hints = {.ttl_ms = 3600000, .priority = 3, .depth = 5};
-    const kvmem_value_hints bad = {.priority = 4}, brief = {.ttl_ms = 1};
+    const kvmem_value_hints hints = {
+        .ttl_ms = 3600000, .priority = 3, .depth = 5, .data_type = KVMEM_DATA_FLOAT8_E5M2};
+    const kvmem_value_hints bad = {.priority = 4}, brief = {.ttl_ms = 1}, typed = {.data_type = 5};
     kvmem_value_hints got;
     kvmem_kv_cache_reserved reserved;
     uint64_t one = 1, other = 2, last = 3;
@@ -133,6 +134,9 @@ static void check_hints(kvmem_pool *pool) {
                                          {&last, sizeof last, "last", 4, bad}};
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_insert_batch(cache, values, 2));
     SAYS("priority is 4: use 0 to 3");
+    values[1].hints = typed;
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_insert_batch(cache, values, 2));
+    SAYS("data_type is 5: use KVMEM_DATA_UNKNOWN, KVMEM_DATA_BFLOAT16");
     CHECK(!has(cache, other));
     values[1].hints = brief;
     OK(kvmem_kv_cache_insert_batch(cache, values, 2));
@@ -151,7 +155,7 @@ static void check_hints(kvmem_pool *pool) {
     for (int at = 0; at < 3; at++) {
         OK(kvmem_lower_tier_hints(&hinted[at], sizeof hinted[at], &got));
         CHECK(got.ttl_ms <= 3600000 && got.ttl_ms > 1800000 && got.priority == 3);
-        CHECK(got.depth == 5);
+        CHECK(got.depth == 5 && got.data_type == KVMEM_DATA_FLOAT8_E5M2);
     }
     IS(KVMEM_ERR_NOT_FOUND, kvmem_lower_tier_hints(&last, sizeof last, &got));
     OK(kvmem_kv_cache_destroy(cache));

@@ -110,7 +110,7 @@ void check_hints(const kvmem::Pool &pool) {
     kvmem::KvCacheOptions options;
     options.lower_tier = &tier;
     kvmem::KvCache cache(pool, options);
-    const kvmem::KvHints hints = {1h, 3, 5};
+    const kvmem::KvHints hints = {1h, 3, 5, kvmem::DataType::bfloat16};
     CHECK(cache.insert("one", "1", 1, hints));
     CHECK(cache.insert_batch({{"other", kvmem::detail::bytes_of("2", 1), hints},
                               {"plain", kvmem::detail::bytes_of("3", 1)}}));
@@ -126,7 +126,8 @@ void check_hints(const kvmem::Pool &pool) {
         CHECK(kvmem_lower_tier_hints(name.data(), name.size(), &got) == KVMEM_OK);
         const bool plain = name == "plain";
         CHECK((got.ttl_ms == 0) == plain && got.priority == (plain ? 0 : 3) &&
-              got.depth == (plain ? 0 : 5));
+              got.depth == (plain ? 0 : 5) &&
+              got.data_type == (plain ? KVMEM_DATA_UNKNOWN : KVMEM_DATA_BFLOAT16));
     }
     CHECK(!cache.contains("bad"));
 }

@@ -149,13 +149,16 @@ class _TierValues(_Manager):
         *,
         ttl: float | None = None,
         priority: SupportsIndex = 0,
+        data_type: str = "unknown",
     ) -> None:
         """Stores values under their keys, all of them together, and replaces the values
         that the keys had. ``values`` is a mapping, or pairs of a key and its bytes.
 
         The values are of use for ``ttl`` seconds at least, rounded up to whole seconds of
         the wall clock; None: forever. Afterwards they are misses, and are evicted before
-        all others. Values of a lower ``priority``, 0 to 3, are evicted first.
+        all others. Values of a lower ``priority``, 0 to 3, are evicted first. A tier with a
+        ``codec`` tries the ``data_type`` of the values' elements first: "bfloat16",
+        "float16", "float8_e4m3fn" or "float8_e5m2".
 
         A stored value is found again after the process was killed, and after a power cut
         once :meth:`sync` has returned. Values that begin at a multiple of 4096 bytes in
@@ -1408,6 +1411,7 @@ class KvCache(_Manager):
         depth: SupportsIndex = 0,
         priority: SupportsIndex = 0,
         ttl: float | None = None,
+        data_type: str = "unknown",
     ) -> None:
         """Copies a value into a block and stores it under ``key``. Evicts until the value fits.
 
@@ -1417,6 +1421,9 @@ class KvCache(_Manager):
         - ``priority``: 0 to 3; the lower tier evicts values of a lower priority first.
         - ``ttl``: the value is a miss after this number of seconds, also in the lower tier. None:
           it stays until it is evicted.
+        - ``data_type``: the type of the value's elements by PyTorch's name, "bfloat16", "float16",
+          "float8_e4m3fn" or "float8_e5m2"; "unknown". A tier that compresses values tries
+          it first.
 
         Raises :class:`OutOfSpaceError` if the value cannot fit. Passes on what a lower tier raises
         that is no ``Exception``, such as ``KeyboardInterrupt``. The value is not stored then.
@@ -1429,6 +1436,7 @@ class KvCache(_Manager):
         depths: Iterable[SupportsIndex] | None = None,
         priority: SupportsIndex = 0,
         ttl: float | None = None,
+        data_type: str = "unknown",
     ) -> None:
         """Copies several values into blocks and stores them under their keys, all of them or none.
         ``values`` is a mapping, or pairs of a key and its bytes. ``depths`` has a number for each
@@ -1443,6 +1451,7 @@ class KvCache(_Manager):
         depth: SupportsIndex = 0,
         priority: SupportsIndex = 0,
         ttl: float | None = None,
+        data_type: str = "unknown",
     ) -> Reservation:
         """Reserves space for a value of ``nbytes`` bytes, to be written in place and then
         committed. Evicts until the value fits. The hints are as for :meth:`insert`; the time to
@@ -1785,6 +1794,7 @@ class NodeCache(_Manager):
         parent: _CacheKey | None = None,
         priority: SupportsIndex = 0,
         ttl: float | None = None,
+        data_type: str = "unknown",
     ) -> None:
         """Copies a value into the node's memory and stores it under ``key``. Evicts until it fits.
 
@@ -1794,6 +1804,9 @@ class NodeCache(_Manager):
         - ``priority``: 0 to 3; values of a lower priority are evicted first.
         - ``ttl``: the value is gone after this number of seconds. None: it stays until it is
           evicted.
+        - ``data_type``: the type of the value's elements by PyTorch's name, "bfloat16", "float16",
+          "float8_e4m3fn" or "float8_e5m2"; "unknown". A tier of the node that
+          compresses values tries it first.
 
         Raises :class:`OutOfSpaceError` if the value cannot fit, because the rest of the memory is
         pinned or reserved, or because the namespace has a limit.
@@ -1806,6 +1819,7 @@ class NodeCache(_Manager):
         parents: Iterable[_CacheKey | None] | None = None,
         priority: SupportsIndex = 0,
         ttl: float | None = None,
+        data_type: str = "unknown",
     ) -> None:
         """Copies several values into the node's memory and stores them under their keys, all of
         them or none. ``values`` is a mapping, or pairs of a key and its bytes, of which a call
@@ -1821,6 +1835,7 @@ class NodeCache(_Manager):
         parent: _CacheKey | None = None,
         priority: SupportsIndex = 0,
         ttl: float | None = None,
+        data_type: str = "unknown",
     ) -> NodeReservation:
         """Reserves space for a value of ``nbytes`` bytes, to be written in place and then
         committed. Evicts until the value fits. The hints are as for :meth:`insert`, which it raises
@@ -1837,6 +1852,7 @@ class NodeCache(_Manager):
         parents: Iterable[_CacheKey | None] | None = None,
         priority: SupportsIndex = 0,
         ttl: float | None = None,
+        data_type: str = "unknown",
         wait: bool = True,
     ) -> _list[NodeReservation]:
         """Reserves space for several values, all of them or none. ``sizes`` is a mapping, or pairs
