@@ -27,6 +27,7 @@ from lmcache.v1.platform import create_event_notifier
 
 from ..errors import ClosedError, InvalidArgumentError
 from ..storage import StorageOptions, Value, ValueStore, check_version, open_store
+from ..storage.data_type import common, data_type_of
 from ..storage.disk import DiskStore
 from ..storage.parents import KnownParents
 from ..storage.weights import digest_of, weights_of
@@ -91,7 +92,10 @@ def value_of(key: bytes, memory: Any, parent: bytes | None = None) -> Value:
             value=view.nbytes,
         )
     address = ctypes.addressof(ctypes.c_ubyte.from_buffer(view)) if view.nbytes else 0
-    return Value(key, ((address, view.nbytes),), parent)
+    # Memory of LMCache says the types of its parts; of bytes that are no tensors, it says none.
+    types = getattr(memory, "get_dtypes", list)()
+    data_type = common(map(data_type_of, types))
+    return Value(key, ((address, view.nbytes),), parent, data_type)
 
 
 class Tasks:

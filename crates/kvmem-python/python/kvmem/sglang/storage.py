@@ -18,6 +18,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 from sglang.srt.mem_cache.hicache_storage import (
@@ -29,6 +30,7 @@ from sglang.srt.mem_cache.hicache_storage import (
 
 from ..errors import InvalidArgumentError
 from ..storage import StorageOptions, Value, ValueStore, ValueStoreStats, check_version, open_store
+from ..storage.data_type import data_type_of
 from ..storage.parents import KnownParents
 from ..storage.weights import digest_of, fingerprint, weights_of
 from . import SUPPORTED
@@ -216,6 +218,9 @@ class HostPool:
         self.pool = pool
         self.name = name
         self.page_size = int(getattr(pool, "page_size", 1) or 1)
+        # A pool of 8-bit floats has bytes; the pool of the device knows their type.
+        source = getattr(pool, "device_pool", pool)
+        self.data_type = data_type_of(getattr(source, "dtype", getattr(pool, "dtype", None)))
         # Pages of pools that give no addresses pass through flat tensors.
         self.is_flat = not callable(getattr(pool, "get_page_buffer_meta", None))
         self._owner = owner
@@ -399,7 +404,8 @@ class KvmemStorage(HiCacheStorage):  # type: ignore[misc]
             if counts[-1]:
                 parts = pool.parts(indices, len(keys))
                 parents = self._parent_keys(pool, keys, flat=False)
-                values += map(Value, pool.keys(keys, flat=False), parts, parents)
+                names = pool.keys(keys, flat=False)
+                values += map(Value, names, parts, parents, repeat(pool.data_type))
         moved = move(values) if values else []
         results, at = [], 0
         for (_, keys, _), count in zip(moves, counts, strict=True):
@@ -412,7 +418,9 @@ class KvmemStorage(HiCacheStorage):  # type: ignore[misc]
     def _put_pages(self, pool: HostPool, keys: Sequence[str], pages: Sequence[Any]) -> list[bool]:
         names = pool.keys(keys, flat=True), self._parent_keys(pool, keys, flat=True)
         pairs = zip(*names, pages, strict=True)
-        return self.store.put([Value(key, (memory_of(page),), it) for key, it, page in pairs])
+        return self.store.put(
+            [Value(key, (memory_of(page),), it, pool.data_type) for key, it, page in pairs]
+        )
 
     def _get_pages(self, pool: HostPool, keys: Sequence[str], pages: Sequence[Any]) -> list[bool]:
         pairs = zip(pool.keys(keys, flat=True), pages, strict=True)

@@ -102,7 +102,7 @@ class ClusterStore(ValueStore):
                 done[index] = 0
                 continue
             try:
-                reserved = self._cache.reserve(value.key, value.nbytes)
+                reserved = self._cache.reserve(value.key, value.nbytes, data_type=value.data_type)
             except OutOfSpaceError:
                 continue
             value.copy_to(reserved.ptr)

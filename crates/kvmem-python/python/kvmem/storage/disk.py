@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from .._kvmem import Block, DiskTier, Pool, Region, TierSet, parse_size
 from ..errors import DiskTierError, InvalidBufferError, KvmemError, OutOfSpaceError
+from .data_type import common
 from .store import Budget, StoreUnavailableError, Value, ValueStore
 
 _log = logging.getLogger("kvmem.storage")
@@ -184,14 +185,17 @@ class DiskStore(ValueStore):
             else:
                 todo.append(index)
         chosen = [values[index] for index in todo]
-        for part, _, failed in self._transfers("put", chosen, budget, self._write):
+        write = partial(self._write, common(value.data_type for value in chosen))
+        for part, _, failed in self._transfers("put", chosen, budget, write):
             for index in todo[part]:
                 done[index] = None if values[index].key in failed else values[index].nbytes
 
-    def _write(self, keys: list[bytes], buffers: _Buffers) -> set[int | bytes | str]:
+    def _write(
+        self, data_type: str, keys: list[bytes], buffers: _Buffers
+    ) -> set[int | bytes | str]:
         """Stores values, and returns the keys of those that were not stored."""
         try:
-            self._tier.store(zip(keys, buffers, strict=True))
+            self._tier.store(zip(keys, buffers, strict=True), data_type=data_type)
         except (OutOfSpaceError, DiskTierError) as error:
             _log.warning("values were not stored: %s", error)
             return set(keys if error.failed is None else error.failed)

@@ -20,6 +20,7 @@ from ..errors import (
     OutOfSpaceError,
     ReservationLostError,
 )
+from .data_type import common
 from .store import Budget, StoreUnavailableError, Value, ValueStore
 
 _log = logging.getLogger("kvmem.storage")
@@ -155,8 +156,9 @@ class NodeStore(ValueStore):
     def _insert(self, values: list[Value], budget: Budget) -> None:
         sizes = [(value.key, value.nbytes) for value in values]
         parents = [value.parent for value in values]
+        data_type = common(value.data_type for value in values)
         reserved: list[NodeReservation] = self._call(
-            lambda cache: cache.reserve_batch(sizes, parents=parents), budget
+            lambda cache: cache.reserve_batch(sizes, parents=parents, data_type=data_type), budget
         )
         # This thread copies: an abandoned call has nothing of the engine's memory.
         for reservation, value in zip(reserved, values, strict=True):

@@ -38,6 +38,8 @@ class Value:
     """Addresses and lengths in bytes of its parts, in order. The caller holds the memory."""
     parent: bytes | None = None
     """Key of the value before it in a prompt. A node evicts that one later."""
+    data_type: str = "unknown"
+    """Type of its elements, which a tier that compresses values tries first."""
 
     @property
     def nbytes(self) -> int:

@@ -15,6 +15,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 from .._kvmem import NodeCache, NodeReservation, prefix_keys
 from .._tensor import tensor
 from ..errors import ExportedError, InvalidArgumentError, NodeError, OutOfSpaceError
+from ..storage.data_type import common, data_type_of
 from .identity import UnsupportedModelError, check_rope, identity
 from .layout import Layout
 
@@ -189,7 +190,8 @@ class KvmemCache(DynamicCache):  # type: ignore[misc]
     def _write_some(self, keys: Sequence[bytes], layout: Layout, first: int, last: int) -> None:
         numbers = range(last - 1, first - 1, -1)
         sizes = [(keys[number], layout.nbytes) for number in numbers]
-        rooms = self._node.reserve_batch(sizes, **self._hints)
+        data_type = common(data_type_of(part.dtype) for part in layout.parts)
+        rooms = self._node.reserve_batch(sizes, data_type=data_type, **self._hints)
         try:
             for number, room in zip(numbers, rooms):
                 self._fill(room, layout, number * self.block)

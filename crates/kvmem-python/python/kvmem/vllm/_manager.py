@@ -78,7 +78,8 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
     """vLLM's manager over the index of a node. ``open_tenant`` connects to the namespace of a
     tenant; without it, tenants are not distinguished. ``groups`` is the number of groups of layers,
     ``fetch_timeout`` the number of seconds that a request waits for values of a tier without
-    getting any, and ``verify`` says that the connection verifies the values that it acquires."""
+    getting any, ``verify`` says that the connection verifies the values that it acquires, and
+    ``data_type`` is the hint about the elements of a row."""
 
     def __init__(
         self,
@@ -92,6 +93,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         fetch_timeout: float = 2.0,
         verify: bool = False,
         events: NoEvents | None = None,
+        data_type: str = "unknown",
     ) -> None:
         self._cache = cache
         self._events = NoEvents() if events is None else events
@@ -107,6 +109,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         self._has_groups = groups != 1
         self._fetch_timeout = fetch_timeout
         self._verify = verify
+        self._data_type = data_type
         self._calls = NodeCalls(cache, self._missing_worker, self._events.leave)
         # Seconds that a step waits for an answer.
         self._patience = _PATIENCE
@@ -385,6 +388,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
                         parents=[parents[at] for at in part],
                         priority=hints.priority,
                         ttl=hints.ttl,
+                        data_type=self._data_type,
                         wait=False,
                     )
                 except OutOfSpaceError:

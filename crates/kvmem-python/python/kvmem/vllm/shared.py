@@ -14,6 +14,7 @@ from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
 from .._kvmem import NodeCache, connect
 from ..errors import InvalidArgumentError, NodeDisconnectedError
+from ..storage.data_type import data_type_of
 from ._events import make_events
 from ._host_worker import CpuPlatform, make_worker
 from ._identity import identity
@@ -127,6 +128,8 @@ class KvmemSharedSpec(CpuPlatform, CPUOffloadingSpec):  # type: ignore[misc]
                 self._options.fetch_timeout,
                 self._options.verify,
                 make_events(self, self._options.announce, self._open_events, str(cache.path)),
+                # vLLM names the cache's own type here.
+                data_type_of(self.config.model.dtype),
             )
             _log.info(
                 "kvmem: %d rows of %d bytes fit into the node at %s, namespace %s",

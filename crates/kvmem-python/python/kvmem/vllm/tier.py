@@ -28,6 +28,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from .._kvmem import DiskTier, parse_size
 from ..errors import InvalidArgumentError, InvalidBufferError, KvmemError, OutOfSpaceError
+from ..storage.data_type import data_type_of
 from ._hints import Hints, hints_of
 from ._identity import identity
 
@@ -92,6 +93,7 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
         self._row_bytes = self.block_size_bytes
         self._max_queued = self._size(max_queued_bytes)
         self._identity = identity(offloading_spec)
+        self._data_type = data_type_of(offloading_spec.config.model.dtype)
         self._rows = primary_kv_view.cast("B")
         self._cluster: Any = None
         if mooncake is not None:
@@ -267,7 +269,13 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
                 values = [(self._key(job.keys[at]), self._row(job, at)) for at in missing]
                 hints = job.hints
                 failed.update(
-                    self._tier.store(values, ttl=hints.ttl, priority=hints.priority) or ()
+                    self._tier.store(
+                        values,
+                        ttl=hints.ttl,
+                        priority=hints.priority,
+                        data_type=self._data_type,
+                    )
+                    or ()
                 )
         except (OutOfSpaceError, KvmemError) as error:
             names = getattr(error, "failed", None) or [self._key(job.keys[at]) for at in missing]
