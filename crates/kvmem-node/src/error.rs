@@ -288,8 +288,11 @@ pub enum CallError {
         /// The limit.
         limit: usize,
     },
-    /// A tier has digests of keys, and does not know those of a namespace.
-    #[error("the tier cannot remove the values of one namespace: remove those of all")]
+    /// A tier that does not encrypt has digests of keys, and does not know those of a namespace.
+    #[error(
+        "the tier cannot remove the values of one namespace, because it does not encrypt them: remove \
+         those of all, or start the server with a key file for the tier"
+    )]
     NamespaceInTier,
     /// The message cannot be decoded.
     #[error("the message of {len} bytes cannot be decoded")]

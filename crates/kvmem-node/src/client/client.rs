@@ -671,8 +671,8 @@ impl NodeClient {
     ///
     /// # Errors
     /// [`ClientError::Call`] with [`NamespaceInTier`](crate::CallError::NamespaceInTier) if the
-    /// server has a [tier](kvmem::tier::Tier), which does not know the namespace of a value: an
-    /// [operator](Self::as_operator) can remove all values.
+    /// server has a [tier](kvmem::tier::Tier) that does not encrypt: it does not know the namespace
+    /// of a value, and an [operator](Self::as_operator) can remove all values.
     pub fn clear(&self) -> Result<usize, ClientError> {
         self.count(&Call::Clear { namespace: Some(self.namespace()) })
     }

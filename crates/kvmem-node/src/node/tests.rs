@@ -663,7 +663,7 @@ fn run_jobs(node: &mut Node, tier: &KeyTier) {
                     let removed = tier.remove(&keys);
                     TierDone::Removed(values, removed.is_ok())
                 }
-                TierJob::Clear => TierDone::Cleared(tier.clear().is_ok()),
+                TierJob::Clear(_) => TierDone::Cleared(tier.clear().is_ok()),
             };
             node.tier_done(done, 1);
         }
@@ -855,7 +855,7 @@ fn a_removal_that_fails_is_made_by_the_next_server() {
         |node, session| {
             assert_eq!(node.remove_only_in_tier(session, &[b"in tier"], Some(0)), (1, 1))
         },
-        |node, _| node.clear_tier(),
+        |node, _| node.clear_tier(None),
     ];
     for remove in failing {
         let mut node = node();

@@ -344,7 +344,7 @@ impl NodeServer {
         namespace: Option<&str>,
     ) -> Option<Answer> {
         let Some(number) = self.namespace_named(namespace) else { return Some(Answer::Count(0)) };
-        self.node.clear_tier();
+        self.node.clear_tier(number);
         let mut clearing = self.node.begin_clearing(number);
         let is_over = self.node.clear_some(&mut clearing) && !self.node.is_clearing_tier();
         if is_over {

@@ -255,7 +255,8 @@ impl NodeServer {
             }
             Call::Clear { namespace } => {
                 self.check_may_empty(connection, session, namespace)?;
-                if namespace.is_some() && self.node.has_tier() {
+                let forgets = !self.node.has_tier() || self.node.tier_forgets_namespaces();
+                if namespace.is_some() && !forgets {
                     return Err(CallError::NamespaceInTier);
                 }
                 Ok(self.clear(connection, id, session, namespace))

@@ -30,6 +30,24 @@ pub(crate) struct Storing {
     pub(crate) hints: TierHints,
 }
 
+impl Storing {
+    /// Returns the name of its namespace.
+    pub(crate) fn namespace(&self) -> &[u8] {
+        namespace_of(&self.key)
+    }
+}
+
+/// Returns the key in the tier: one tier serves all namespaces.
+pub(crate) fn tier_key(namespace: &str, key: &[u8]) -> Vec<u8> {
+    [&[namespace.len() as u8], namespace.as_bytes(), key].concat()
+}
+
+/// Returns the name of the namespace of a [key in the tier](tier_key).
+fn namespace_of(tier_key: &[u8]) -> &[u8] {
+    let Some((len, rest)) = tier_key.split_first() else { return &[] };
+    rest.get(..usize::from(*len)).unwrap_or_default()
+}
+
 /// A value that is being fetched, into a block of the server's own.
 #[derive(Clone, Debug)]
 pub(crate) struct Fetching {
@@ -70,7 +88,8 @@ pub(crate) enum TierJob {
     FetchFar(Vec<Fetching>),
     LookUp(Vec<LookingUp>),
     Remove(Vec<Removing>),
-    Clear,
+    /// All values, or those of the namespace with this name.
+    Clear(Option<String>),
 }
 
 /// Their outcome.

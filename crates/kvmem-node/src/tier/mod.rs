@@ -22,8 +22,8 @@
 mod jobs;
 mod threads;
 
-pub(crate) use jobs::TierOptions;
 pub(crate) use jobs::{Fetching, LookingUp, Removing, Storing, TierDone, TierJob};
+pub(crate) use jobs::{TierOptions, tier_key};
 pub(crate) use threads::TierThreads;
 #[cfg(all(test, not(loom)))]
 pub(crate) use threads::TierWorker;

@@ -142,7 +142,7 @@ impl TierThreads {
         let Some(Senders { store, fetch, far }) = &self.senders else { return };
         let far = |which: usize| far.as_ref().map_or(fetch, |far| &far[which]);
         let to = match job {
-            TierJob::Store(_) | TierJob::Remove(_) | TierJob::Clear => store,
+            TierJob::Store(_) | TierJob::Remove(_) | TierJob::Clear(_) => store,
             TierJob::Fetch(_) => fetch,
             TierJob::FetchFar(_) => far(0),
             TierJob::LookUp(_) => far(1),
@@ -227,7 +227,10 @@ impl Work {
                 let removed = self.remove(&keys);
                 TierDone::Removed(values, removed)
             }
-            TierJob::Clear => TierDone::Cleared(self.tier.clear().is_ok()),
+            TierJob::Clear(None) => TierDone::Cleared(self.tier.clear().is_ok()),
+            TierJob::Clear(Some(namespace)) => {
+                TierDone::Cleared(self.tier.forget_namespace(namespace.as_bytes()).is_ok())
+            }
         };
         self.done.lock().unwrap_or_else(PoisonError::into_inner).push(done);
         // The counter of an eventfd cannot overflow here, so the write does not block.
@@ -264,7 +267,8 @@ impl Work {
             let whole = self.copy(value, part);
             is_whole.push(whole);
             if whole {
-                batch.push(TierValue::new(&value.key, part).with_hints(value.hints));
+                let stored = TierValue::new(&value.key, part).with_namespace(value.namespace());
+                batch.push(stored.with_hints(value.hints));
             } else {
                 changed.push(&value.key);
             }

@@ -32,6 +32,9 @@ pub(crate) struct MapTier {
     pub(crate) fails: AtomicBool,
     /// It is away: nothing is found.
     pub(crate) is_away: AtomicBool,
+    /// Whether it encrypts, so that it can forget a namespace, and the names of those.
+    forgets: AtomicBool,
+    forgotten: Mutex<Vec<Vec<u8>>>,
     /// Values that the tier has let go.
     evictions: AtomicU64,
 }
@@ -61,7 +64,8 @@ impl Tier for MapTier {
         self.pass();
         let fails = self.fails.load(Ordering::Relaxed);
         let mut held = self.values.lock().expect("no panic");
-        let store = |&TierValue { key, bytes, hints, .. }: &TierValue<'_>| {
+        let store = |&TierValue { key, bytes, hints, namespace, .. }: &TierValue<'_>| {
+            assert!(key[1..].starts_with(namespace) && usize::from(key[0]) == namespace.len());
             if fails {
                 held.remove(key);
                 return Ok(StoreOutcome::NotStored);
@@ -122,6 +126,21 @@ impl Tier for MapTier {
 
     fn evictions(&self) -> u64 {
         self.evictions.load(Ordering::Relaxed)
+    }
+
+    fn forget_namespace(&self, namespace: &[u8]) -> Result<(), BoxError> {
+        self.pass();
+        if self.fails.load(Ordering::Relaxed) {
+            return Err("the disk fails".into());
+        }
+        let prefix = [&[namespace.len() as u8], namespace].concat();
+        self.values.lock().expect("no panic").retain(|key, _| !key.starts_with(&prefix));
+        self.forgotten.lock().expect("no panic").push(namespace.to_vec());
+        Ok(())
+    }
+
+    fn forgets_namespaces(&self) -> bool {
+        self.forgets.load(Ordering::Relaxed)
     }
 
     fn state(&self) -> TierState {
@@ -335,6 +354,47 @@ fn events_report_that_the_tier_has_let_values_go() {
     let cleared = client.events(end, 512, Duration::ZERO).expect("a call").events;
     assert!(cleared.iter().any(|it| it.kind == EventKind::TierEvicted));
     assert_eq!(client.locate(&[[3_u8]]).expect("a call"), [Located::default()]);
+}
+
+/// A tier that encrypts forgets the key of a namespace, and nothing of it comes back.
+#[test]
+fn a_namespace_is_dropped_with_its_values_in_the_tier() {
+    let tier = Arc::new(MapTier::default());
+    tier.forgets.store(true, Ordering::Relaxed);
+    let tiered = Tiered::start(Place::new(), node(), Arc::clone(&tier) as _);
+    let of = |name: &str| {
+        let options = ConnectOptions { namespace: name.to_owned(), ..ConnectOptions::default() };
+        connect_with(&tiered.place.socket(), &options)
+    };
+    let (dropped, stays) = (of("dropped"), of("stays"));
+    fill(&dropped, &tier, 0..40);
+    fill(&stays, &tier, 40..80);
+    let in_tier = |client: &NodeClient, keys: Range<u8>| {
+        let keys: Vec<[u8; 1]> = keys.map(|key| [key]).collect();
+        client.locate(&keys).expect("a call").iter().filter(|it| it.in_tier).count()
+    };
+    let before = in_tier(&stays, 40..80);
+    assert!(in_tier(&dropped, 0..40) > 20 && before > 20);
+    // A client may drop its own.
+    dropped.clear().expect("a call");
+    assert_eq!(*tier.forgotten.lock().expect("no panic"), [b"dropped".to_vec()]);
+    for key in 0..40_u8 {
+        assert!(dropped.get([key]).expect("a call").is_none(), "{key}");
+    }
+    assert_eq!(in_tier(&stays, 40..80), before);
+    assert!((40..80_u8).all(|key| stays.get([key]).expect("a call").is_some()));
+    // Values that come later are found.
+    dropped.insert([1], &value(1)).expect("there is space");
+    assert!(dropped.get([1]).expect("a call").is_some());
+    // A tier that could not forget is cleared before the next server uses it.
+    tier.fails.store(true, Ordering::Relaxed);
+    stays.as_operator().clear(Some("stays")).expect("a call");
+    tier.fails.store(false, Ordering::Relaxed);
+    drop((dropped, stays));
+    let Tiered { place, running } = tiered;
+    let node = running.stop();
+    let _again = Tiered::start(place, node, Arc::clone(&tier) as _);
+    assert_eq!(tier.len(), 0);
 }
 
 #[test]

@@ -150,6 +150,10 @@ impl Tier for Chain {
         self.upper.forget_namespace(namespace).and(lower)
     }
 
+    fn forgets_namespaces(&self) -> bool {
+        self.upper.forgets_namespaces() && self.lower.forgets_namespaces()
+    }
+
     fn sync(&self) -> Result<(), BoxError> {
         let lower = self.lower.sync();
         self.upper.sync().and(lower)

@@ -144,6 +144,12 @@ pub trait Tier: Send + Sync {
         Ok(())
     }
 
+    /// Returns whether no value of a namespace can be fetched after
+    /// [`forget_namespace`](Self::forget_namespace). By default none can forget.
+    fn forgets_namespaces(&self) -> bool {
+        false
+    }
+
     /// Makes everything that was stored and removed before as durable as the tier can. The default
     /// does nothing.
     ///

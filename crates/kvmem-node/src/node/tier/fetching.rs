@@ -182,7 +182,7 @@ impl Node {
                 continue;
             }
             let busy = queue.fetches.contains_key(&named) || queue.removals.contains_key(&named);
-            if busy || queue.clearing.is_some() || self.find(named.0, &named.1).is_some() {
+            if busy || queue.is_clearing(named.0) || self.find(named.0, &named.1).is_some() {
                 ended.extend(waiting);
                 continue;
             }

@@ -57,7 +57,7 @@ impl Node {
     ) -> bool {
         let tier_key = self.key_in_tier(named.0, &named.1);
         let may_ask = |it: &&mut TierQueue| {
-            it.clearing.is_none() && it.tier.len_of(&tier_key) == Lookup::Unknown
+            !it.is_clearing(named.0) && it.tier.len_of(&tier_key) == Lookup::Unknown
         };
         let Some(queue) = self.tier.as_mut().filter(may_ask) else { return false };
         let is_new = !queue.look_ups.contains_key(named);
@@ -86,7 +86,7 @@ impl Node {
         let Some(look_up) = queue.look_ups.remove(&named) else { return Vec::new() };
         let PendingLookUp { acquiring, mut locating, fetch } = look_up;
         let free = !queue.fetches.contains_key(&named) && !queue.removals.contains_key(&named);
-        if let Some(len) = len.filter(|_| free && queue.clearing.is_none()) {
+        if let Some(len) = len.filter(|_| free && !queue.is_clearing(named.0)) {
             if queue.known.len() >= MAX_KNOWN {
                 queue.known.clear();
             }

@@ -47,8 +47,11 @@ impl TierNames {
         }
     }
 
-    pub(super) fn clear(&mut self) {
-        *self = TierNames::default();
+    /// Removes the names that are not `wanted`.
+    pub(super) fn retain(&mut self, wanted: impl Fn(&NamedKey) -> bool) {
+        self.names.retain(wanted);
+        let places = self.names.iter().cloned().zip(0..);
+        (self.positions, self.cursor) = (places.collect(), 0);
     }
 
     /// Looks at some names, and removes those of values that are not there any more.
@@ -89,7 +92,10 @@ mod tests {
         left.sort_unstable();
         assert_eq!(left, (0..100).filter(|key| key % 3 == 1).collect::<Vec<u8>>());
         assert_eq!(names.positions.len(), names.len());
-        names.clear();
+        names.add((4, vec![7]));
+        names.retain(|(namespace, _)| *namespace == 4);
+        assert_eq!((names.len(), names.get(0)), (1, Some(&(4, vec![7]))));
+        names.remove(&(4, vec![7]));
         names.look_at(10, |_| false);
         assert_eq!((names.len(), names.get(0)), (0, None));
     }

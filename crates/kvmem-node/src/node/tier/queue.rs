@@ -16,7 +16,7 @@ use crate::node::events::NO_NAMESPACE;
 use crate::node::sessions::NOWHERE;
 use crate::node::{EventKind, Node};
 use crate::socket::now_ms;
-use crate::tier::{TierJob, TierOptions};
+use crate::tier::{TierJob, TierOptions, tier_key};
 
 /// A key that is being fetched.
 #[derive(Debug)]
@@ -73,8 +73,8 @@ pub(in crate::node) struct TierQueue {
     pub(super) names: TierNames,
     /// The evictions of the tier that the log of events has.
     pub(super) evictions: u64,
-    /// The tier is being cleared: its failures by then.
-    pub(super) clearing: Option<u64>,
+    /// The tier is being cleared: jobs that it has still to do, the first one first.
+    pub(super) clearing: VecDeque<TierClearing>,
     /// The commits and jobs after which there was nothing to store.
     pub(super) idle_at: Option<u64>,
     pub(super) changes: u64,
@@ -90,7 +90,21 @@ impl fmt::Debug for TierQueue {
     }
 }
 
+/// The removal of all values, or of those of a namespace.
+pub(super) struct TierClearing {
+    pub(super) namespace: Option<u16>,
+    /// The failures of the tier before it.
+    pub(super) failed: u64,
+    /// What the tier still has to remove after it.
+    pub(super) removals: TierRemovals,
+}
+
 impl TierQueue {
+    /// Returns whether what the tier has of a namespace is about to be removed.
+    pub(super) fn is_clearing(&self, namespace: u16) -> bool {
+        self.clearing.iter().any(|it| it.namespace.is_none_or(|it| it == namespace))
+    }
+
     /// Returns the length that a look-up has found not long ago.
     fn known_len(&self, named: &NamedKey) -> Option<u64> {
         let (len, until) = self.known.get(named)?;
@@ -101,11 +115,6 @@ impl TierQueue {
 /// Names of values in the tier that are looked at when it has done a job: more than it evicts for
 /// one.
 const NAMES_LOOKED_AT: usize = 2 * JOB_VALUES;
-
-/// Returns the key in the tier: one tier serves all namespaces.
-fn tier_key(namespace: &str, key: &[u8]) -> Vec<u8> {
-    [&[namespace.len() as u8], namespace.as_bytes(), key].concat()
-}
 
 impl Node {
     /// Attaches a tier. Values that the index file marks as removed are removed from it
@@ -160,7 +169,7 @@ impl Node {
             next_source: 0,
             names: TierNames::default(),
             evictions,
-            clearing: None,
+            clearing: VecDeque::new(),
             idle_at: None,
             changes: 0,
         });
@@ -233,7 +242,7 @@ impl Node {
     /// Returns the length of a value that the tier has, as far as it is known.
     pub(super) fn len_in_tier(&self, named: &NamedKey) -> Option<u64> {
         // What it has while it is being cleared must not come back.
-        let queue = self.tier.as_ref().filter(|it| it.clearing.is_none())?;
+        let queue = self.tier.as_ref().filter(|it| !it.is_clearing(named.0))?;
         let of_tier = queue.tier.len_of(&self.key_in_tier(named.0, &named.1));
         of_tier.found().or_else(|| queue.known_len(named))
     }

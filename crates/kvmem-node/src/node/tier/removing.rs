@@ -4,7 +4,8 @@ use kvmem::tier::Lookup;
 
 use super::Waiting;
 use super::fetching::add_waiting;
-use super::queue::TierQueue;
+use super::names::NamedKey;
+use super::queue::{TierClearing, TierQueue};
 use crate::format::TierRemovals;
 use crate::node::events::NO_NAMESPACE;
 use crate::node::{EventKind, Node, SessionIndex};
@@ -35,7 +36,7 @@ impl Node {
         // A value that is evicted is not older than one that only a look-up would find. A tier that
         // is being cleared removes all but what it stores later.
         self.locals[slot as usize].storing
-            || queue.clearing.is_none() && self.is_known_in_tier(queue, kind, namespace, &key)
+            || !queue.is_clearing(namespace) && self.is_known_in_tier(queue, kind, namespace, &key)
     }
 
     fn is_known_in_tier(
@@ -142,35 +143,51 @@ impl Node {
         queue.removals.remove(&named).map_or_else(Vec::new, |(_, waiting)| waiting)
     }
 
-    /// Begins to remove everything from the tier, if there is one. Nothing that it has comes back
-    /// from now on.
-    pub(crate) fn clear_tier(&mut self) {
-        self.forget_all_in_tier();
-        let failed = self.counters.tier_failed;
+    /// Returns whether the tier can remove the values of one namespace.
+    pub(crate) fn tier_forgets_namespaces(&self) -> bool {
+        self.tier.as_ref().is_some_and(|it| it.tier.forgets_namespaces())
+    }
+
+    /// Begins to remove all values of a namespace, or of all, from the tier, if there is one. None
+    /// of them comes back from now on.
+    pub(crate) fn clear_tier(&mut self, namespace: Option<u16>) {
+        if namespace.is_none() {
+            self.forget_all_in_tier();
+        }
+        let removals = self.memory.header_cell().tier_removals();
         if self.tier.is_some() {
             // If the server ends before the tier is cleared, the next one clears it.
             self.note_failed_removal();
         }
+        let name = namespace.map(|number| self.namespaces.get(number).name.clone());
         let Some(queue) = &mut self.tier else { return };
-        queue.fetches.values_mut().for_each(|fetch| fetch.superseded = true);
-        queue.known.clear();
-        queue.names.clear();
-        queue.clearing = Some(failed);
-        queue.jobs.push(TierJob::Clear);
+        let (failed, removals) = match queue.clearing.back() {
+            Some(before) => (before.failed, before.removals),
+            None => (self.counters.tier_failed, removals),
+        };
+        let removals = namespace.map_or(TierRemovals::None, |_| removals);
+        let is_of = |named: &NamedKey| namespace.is_none_or(|it| it == named.0);
+        let fetches = queue.fetches.iter_mut().filter(|(named, _)| is_of(named));
+        fetches.for_each(|(_, fetch)| fetch.superseded = true);
+        queue.known.retain(|named, _| !is_of(named));
+        queue.names.retain(|named| !is_of(named));
+        queue.clearing.push_back(TierClearing { namespace, failed, removals });
+        queue.jobs.push(TierJob::Clear(name));
     }
 
     /// Returns whether the tier is being cleared.
     pub(crate) fn is_clearing_tier(&self) -> bool {
-        self.tier.as_ref().is_some_and(|it| it.clearing.is_some())
+        self.tier.as_ref().is_some_and(|it| !it.clearing.is_empty())
     }
 
     pub(in crate::node) fn cleared(&mut self, cleared: bool) {
         let queue = self.tier.as_mut().expect("there is a tier");
-        let failed_before = queue.clearing.take();
+        let begun = queue.clearing.pop_front().expect("it was begun");
         self.counters.tier_failed += u64::from(!cleared);
-        if Some(self.counters.tier_failed) == failed_before {
-            // Nothing that it still has must be removed.
-            self.memory.header_cell().set_tier_removals(TierRemovals::None);
+        let is_last = self.tier.as_ref().is_some_and(|it| it.clearing.is_empty());
+        if self.counters.tier_failed == begun.failed && is_last {
+            // Nothing else that it still has must be removed.
+            self.memory.header_cell().set_tier_removals(begun.removals);
         }
         self.events.add(EventKind::TierEvicted, NO_NAMESPACE, &[]);
     }

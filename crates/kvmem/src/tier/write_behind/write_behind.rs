@@ -400,6 +400,10 @@ impl Tier for WriteBehind {
         self.tier().forget_namespace(namespace)
     }
 
+    fn forgets_namespaces(&self) -> bool {
+        self.tier().forgets_namespaces()
+    }
+
     fn sync(&self) -> Result<(), BoxError> {
         let queue = self.queue()?;
         queue.retry_removals();
