@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvmem::tier::{TierHints, TierRead, TierValue};
+use kvmem_encoding::{Codec, Keyring};
 use kvmem_tier::{
     Admission, DiskTier, DiskTierOptions, EvictionOrder, Fetched, OpenReport, TierSet,
     TierSetError, Verify,
@@ -102,6 +103,14 @@ options! {
     /// Called once with `on_admit_user`, by any thread, when the tier, or each tier of a set, is
     /// gone; may be NULL. Not called if the tier could not be opened.
     on_admit_release: Option<unsafe extern "C" fn(user: *mut c_void)> = None,
+    /// How values are compressed before they are written, without loss: "none" (the default, also
+    /// NULL) or "auto". Values are read whatever this says.
+    codec: In<c_char> = In::NULL,
+    /// A file with keys that encrypt values, one of 64 hexadecimal digits a line: the first one
+    /// writes, all of them read. Only its owner may change it, and no others read it;
+    /// "/dev/fd/3" is a descriptor. NULL (the default): values are not encrypted, and those that
+    /// are encrypted are misses. With a codec or keys, older versions do not open the file.
+    key_file: In<c_char> = In::NULL,
 }
 
 /// Options of the library, and the user data of the callback that they share.
@@ -140,6 +149,12 @@ impl ConvertedOptions {
                 wanted.admission
             )));
         }
+        let codec = match wanted.codec.text("codec")? {
+            None => Codec::None,
+            Some(name) => Codec::named(name).ok_or_else(|| {
+                CallError::invalid(format_args!("codec is {name:?}: use \"none\" or \"auto\""))
+            })?,
+        };
         let options = DiskTierOptions {
             bytes: given(wanted.bytes, "bytes")?,
             max_entries: given(wanted.max_entries, "max_entries")?,
@@ -156,6 +171,8 @@ impl ConvertedOptions {
             )?,
             max_write_bytes_per_s: given(wanted.max_write_bytes_per_s, "max_write_bytes_per_s")?,
             take_over: flag(wanted.take_over, "take_over")?,
+            codec,
+            keys: keyring(&wanted.key_file)?,
             ..DiskTierOptions::default()
         };
         Ok(ConvertedOptions { options, admit })
@@ -169,12 +186,19 @@ impl ConvertedOptions {
     }
 }
 
+/// Reads a key file, if there is one.
+pub(crate) fn keyring(path: &In<c_char>) -> Result<Option<Arc<Keyring>>, CallError> {
+    let path = path.text("key_file")?;
+    Ok(path.map(Keyring::open).transpose()?.map(Arc::new))
+}
+
 /// Opens the tier in the file or block device at `path`, and makes it if the file is new. `options`
 /// may be NULL. `out_report` (may be NULL) receives what was found.
 ///
 /// Fails with KVMEM_ERR_BAD_TIER if the file cannot be used as a tier, KVMEM_ERR_IN_USE if another
 /// process has it open as one for three seconds or a process of another host may have,
-/// KVMEM_ERR_INVALID_ARGUMENT if it is too short, and KVMEM_ERR_SYSTEM.
+/// KVMEM_ERR_INVALID_ARGUMENT if it is too short or the key file has another form, KVMEM_ERR_LIMIT
+/// if memory for keys cannot be locked, and KVMEM_ERR_SYSTEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_disk_tier_open(
     path: In<c_char>,

@@ -12,6 +12,7 @@ use kvmem::offset::{AllocError, CheckError, RawError, SpaceError};
 use kvmem::pool::PoolError;
 use kvmem::register::{DevicesError, NotAvailable, RegisterError};
 use kvmem::slab::{ExtentSetupError, SlabError, SlabSetupError};
+use kvmem_encoding::KeyringError;
 use kvmem_tier::device::FixedBuffersError;
 use kvmem_tier::{StoreError, TierError};
 
@@ -326,6 +327,11 @@ formatted_errors! {
     NotAvailable: |_| KVMEM_ERR_NOT_AVAILABLE;
     CheckError: |_| KVMEM_ERR_CHECK_FAILED;
     TierError: tier_status;
+    KeyringError: |error| match error {
+        KeyringError::Read { .. } => KVMEM_ERR_SYSTEM,
+        KeyringError::Lock { .. } => KVMEM_ERR_LIMIT,
+        _ => KVMEM_ERR_INVALID_ARGUMENT,
+    };
     FixedBuffersError: |error| match error {
         FixedBuffersError::Pool(error) => pool_status(error),
         FixedBuffersError::Region(error) => register_status(error),

@@ -126,6 +126,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         retained_by: retained_by(args.retain),
         holder_pid: retention.holder_pid(),
         tiers: tier.as_ref().map_or_else(Vec::new, |tier| tier.files.clone()),
+        tier_encodings: tier.as_ref().map_or_else(Vec::new, |tier| tier.encodings.clone()),
         tier_values,
         mooncake: args.mooncake.as_ref().map(|mooncake| mooncake.master.clone()),
         metrics: metrics.as_ref().map(MetricsServer::address),

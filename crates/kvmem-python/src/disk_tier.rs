@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kvmem_encoding::{Codec, Keyring};
 use kvmem_tier::{DiskTier, DiskTierOptions, EvictionOrder, OpenReport, TierSet, Verify};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -49,6 +50,7 @@ pub(crate) fn tier_options(
         None => AdmissionArgument::all(),
     };
     let admit = admission.admit();
+    let codecs = [Codec::None, Codec::Auto].map(|codec| (codec.name(), codec));
     let options = DiskTierOptions {
         bytes: options.some_bytes("bytes")?,
         max_entries: options.number("max_entries", 1, u64::MAX)?,
@@ -60,9 +62,18 @@ pub(crate) fn tier_options(
             .choice("eviction", [("lru", EvictionOrder::Lru), ("fifo", EvictionOrder::Fifo)])?,
         max_write_bytes_per_s: options.some_bytes("max_write_bytes_per_s")?,
         take_over: options.flag("take_over", false)?,
+        codec: options.choice("codec", codecs)?,
+        keys: options.take("key_file")?.map(|path: PathBuf| keyring(py, &path)).transpose()?,
         ..DiskTierOptions::default()
     };
     Ok((options, admit))
+}
+
+/// Reads a key file.
+pub(crate) fn keyring(py: Python<'_>, path: &Path) -> PyResult<Arc<Keyring>> {
+    // A pipe may come late.
+    let keys = py.detach(|| Keyring::open(path)).map(Arc::new);
+    keys.map_err(|error| error::key_file(py, path, &error))
 }
 
 #[pymethods]
@@ -70,7 +81,8 @@ impl PyDiskTier {
     #[new]
     #[pyo3(signature = (path, **options), text_signature = "(path, *, bytes=None, \
         max_entries=None, dsync=False, format=False, verify='lazy', admission='all', \
-        eviction='lru', max_write_bytes_per_s=None, take_over=False)")]
+        eviction='lru', max_write_bytes_per_s=None, take_over=False, codec='none', \
+        key_file=None)")]
     fn create(
         py: Python<'_>,
         #[pyo3(from_py_with = plain)] path: PathBuf,

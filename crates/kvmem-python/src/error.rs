@@ -10,6 +10,7 @@ use kvmem::cache::{KvCacheError, KvCacheSetupError};
 use kvmem::offset::{AllocError, SpaceError};
 use kvmem::pool::PoolError;
 use kvmem::register::{ChunkError, NotAvailable, RegisterError, RegistrarError};
+use kvmem_encoding::KeyringError;
 use kvmem_tier::device::FixedBuffersError;
 use kvmem_tier::{StoreError, TierError};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
@@ -569,6 +570,21 @@ pub(crate) fn tier_open(
         error => with_tier(Raised::new(py, "DiskTierError", format!("{shown}: {error}")), error),
     };
     raised.with("path", path).with("requested", bytes).err()
+}
+
+/// Converts an error of a key file.
+#[cold]
+pub(crate) fn key_file(py: Python<'_>, path: &Path, error: &KeyringError) -> PyErr {
+    let raised = match error {
+        KeyringError::Read { source, .. } => Raised::new(py, "DiskTierError", error)
+            .with("errno", source.raw_os_error())
+            .with("remedy", "give the path of a key file that this user may read"),
+        KeyringError::Lock { source } => {
+            Raised::new(py, "DiskTierError", error).with("errno", source.raw_os_error())
+        }
+        _ => Raised::new(py, "InvalidArgumentError", error),
+    };
+    raised.with("path", path).err()
 }
 
 /// Converts an error of looking into the file of a disk tier.

@@ -38,7 +38,8 @@ impl PyTierSet {
     #[new]
     #[pyo3(signature = (paths, **options), text_signature = "(paths, *, bytes=None, \
         max_entries=None, dsync=False, format=False, verify='lazy', admission='all', \
-        eviction='lru', max_write_bytes_per_s=None, take_over=False, available=False)")]
+        eviction='lru', max_write_bytes_per_s=None, take_over=False, codec='none', \
+        key_file=None, available=False)")]
     fn create(
         py: Python<'_>,
         paths: Several<PathBuf>,

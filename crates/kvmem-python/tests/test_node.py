@@ -361,6 +361,8 @@ def test_errors(shared_server: Server, cache: kvmem.NodeCache) -> None:
         room.write(b"x", 10)
     with pytest.raises(kvmem.InvalidArgumentError, match="priority is 4"):
         cache.insert("k", b"x", priority=4)
+    with pytest.raises(kvmem.InvalidArgumentError, match="give unknown or bfloat16"):
+        cache.reserve_batch({"k": 1}, data_type="float")
 
 
 def test_values_have_priorities_and_a_time(cache: kvmem.NodeCache) -> None:
@@ -370,7 +372,7 @@ def test_values_have_priorities_and_a_time(cache: kvmem.NodeCache) -> None:
     assert "high" in cache and 0 not in cache
     cache.insert("short", b"x", ttl=0.05)
     until(lambda: "short" not in cache)
-    cache.insert_batch({"long": b"x"}, priority=2, ttl=3600)
+    cache.insert_batch({"long": b"x"}, priority=2, ttl=3600, data_type="bfloat16")
     (long,) = [each for each in cache.as_operator().list() if each.key == "long"]
     assert (long.priority, long.nbytes, long.pins, long.namespace) == (2, 1, 0, "")
 

@@ -24,6 +24,7 @@ from kvmem.storage import (
     check_version,
     open_store,
 )
+from kvmem.storage.data_type import common, data_type_of
 from kvmem.storage.disk import DiskStore
 from kvmem.storage.store import Budget
 from node_server import Server
@@ -533,3 +534,18 @@ def test_a_budget_ends() -> None:
     budget = Budget(0.01)
     assert 0 < budget.left() <= 0.01
     until(lambda: budget.left() == 0.0)
+
+
+def test_types_of_engines_are_hints() -> None:
+    for name, hint in {
+        "torch.bfloat16": "bfloat16",
+        "half": "float16",
+        "fp8": "float8_e4m3fn",
+        "torch.float8_e5m2fnuz": "float8_e5m2",
+        "auto": "unknown",
+        "torch.float32": "unknown",
+    }.items():
+        assert data_type_of(name) == hint
+        kvmem.KvCache(kvmem.Pool("4KiB")).insert("key", b"x", data_type=hint)
+    assert common(["float16", "float16"]) == "float16"
+    assert common(["float16", "bfloat16"]) == common([]) == "unknown"

@@ -192,7 +192,9 @@ def test_hints_of_values(pool: kvmem.Pool, tmp_path: Path) -> None:
     ):
         cache.insert_batch({"little": b"1", "short": b"2"}, ttl=0.2)
         cache.insert_batch([("deep", b"3"), ("hour", b"4")], depths=[7, 8], priority=3, ttl=3600)
-        with cache.reserve("room", 1, depth=9, priority=3, ttl=3600) as room:
+        with cache.reserve(
+            "room", 1, depth=9, priority=3, ttl=3600, data_type="float8_e5m2"
+        ) as room:
             room.write(b"5")
         cache.insert("plain", b"6", priority=0)
         until(lambda: cache.get("short") is None)
@@ -206,6 +208,10 @@ def test_hints_of_values(pool: kvmem.Pool, tmp_path: Path) -> None:
         found = cache.get("hour")
         assert found is not None and bytes(found) == b"4"
         found.release()
+        for call in (tier.store, cache.insert_batch):
+            with pytest.raises(kvmem.InvalidArgumentError, match="float32") as unknown:
+                call({1: b"1"}, data_type="float32")
+            assert "give unknown or bfloat16 or float16" in str(unknown.value)
         with pytest.raises(kvmem.InvalidArgumentError, match="1 depths for 2 values"):
             cache.insert_batch({1: b"1", 2: b"2"}, depths=[1])
         with pytest.raises(kvmem.OutOfSpaceError):

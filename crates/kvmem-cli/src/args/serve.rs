@@ -141,10 +141,13 @@ pub struct ServeArgs {
     /// are found there, also by servers with other memory. A file that is new or shorter becomes
     /// SIZE bytes long; without SIZE its length does not change, and a new one has four times the
     /// memory. Given several times, the files share the values, each on a device of its own. A PATH
-    /// with commas is followed by a comma, also without SIZE. A tier is cleared if a server without
-    /// it has removed or evicted values of the same memory
+    /// with commas is followed by a comma, also without SIZE. OPTIONs: codec=auto compresses values
+    /// without loss; key-file=PATH encrypts them, with the first of the keys in that file, of 64
+    /// hexadecimal digits a line, and reads those of all. Its mode is 0400, and its path has no
+    /// comma; /dev/fd/3 is a descriptor. A tier is cleared if a server without it has removed or
+    /// evicted values of the same memory
     #[arg(
-        long = "tier", value_name = "disk:PATH[,SIZE]",
+        long = "tier", value_name = "disk:PATH[,SIZE][,OPTION…]",
         value_parser = OsStringValueParser::new().try_map(ServeTier::parse)
     )]
     pub tiers: Vec<ServeTier>,

@@ -1,10 +1,11 @@
-//! The value of `--tier` of `kvmem serve`: `disk:PATH` or `disk:PATH,SIZE`.
+//! The value of `--tier` of `kvmem serve`: `disk:PATH` or `disk:PATH,SIZE`, and options.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use kvmem::arena::ByteSize;
+use kvmem_encoding::Codec;
 use kvmem_trace::escape::shown;
 use thiserror::Error;
 
@@ -16,6 +17,10 @@ pub struct ServeTier {
     /// The bytes of the file; `None`: the length of a file does not change, and a new one has four
     /// times the memory.
     pub bytes: Option<u64>,
+    /// How values are compressed before they are written.
+    pub codec: Codec,
+    /// The file with the keys that encrypt values.
+    pub key_file: Option<PathBuf>,
 }
 
 /// A value of `--tier` that names no tier.
@@ -35,6 +40,30 @@ pub enum ServeTierError {
     NoPath {
         /// The whole value.
         value: String,
+    },
+    /// No codec has the name.
+    #[error("{name:?} is no codec: say codec=auto, or codec=none for values as they are")]
+    Codec {
+        /// The name.
+        name: String,
+    },
+    /// An option has no value.
+    #[error(
+        "key-file= of {value:?} names no file: say key-file=PATH, of a file with one key of 64 \
+         hexadecimal digits a line"
+    )]
+    NoKeyFile {
+        /// The whole value.
+        value: String,
+    },
+    /// No option has the name, or it comes twice.
+    #[error(
+        "{option:?} is not an option of a tier, or comes twice: say codec=auto and key-file=PATH, \
+         each once"
+    )]
+    Option {
+        /// The option and its value.
+        option: String,
     },
     /// The text behind the last comma is no size.
     #[error(
@@ -57,17 +86,34 @@ fn shown_with_comma(path: &std::path::Path) -> String {
 }
 
 impl ServeTier {
-    /// Parses the value of `--tier`. The path is everything between `disk:` and the last comma; all
-    /// other colons and commas belong to it.
+    /// Parses the value of `--tier`. Options, `codec=NAME` and `key-file=PATH`, come last, and the
+    /// path of a key file has no comma. The path of the tier is everything between `disk:` and the
+    /// last comma before them; all other colons and commas belong to it.
     ///
     /// # Errors
     /// [`ServeTierError`].
     pub fn parse(value: OsString) -> Result<ServeTier, ServeTierError> {
         let whole = || value.to_string_lossy().into_owned();
-        let Some(rest) = value.as_bytes().strip_prefix(b"disk:") else {
+        let Some(mut rest) = value.as_bytes().strip_prefix(b"disk:") else {
             return Err(ServeTierError::Kind { value: whole() });
         };
         let path_of = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
+        let text_of = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (mut codec, mut key_file) = (None, None);
+        while let Some(at) = rest.iter().rposition(|byte| *byte == b',') {
+            let last = &rest[at + 1..];
+            let Some(equals) = last.iter().position(|byte| *byte == b'=') else { break };
+            match (&last[..equals], &last[equals + 1..]) {
+                (b"codec", name) if codec.is_none() => {
+                    let name = text_of(name);
+                    codec = Some(Codec::named(&name).ok_or(ServeTierError::Codec { name })?);
+                }
+                (b"key-file", []) => return Err(ServeTierError::NoKeyFile { value: whole() }),
+                (b"key-file", path) if key_file.is_none() => key_file = Some(path_of(path)),
+                _ => return Err(ServeTierError::Option { option: text_of(last) }),
+            }
+            rest = &rest[..at];
+        }
         let comma = rest.iter().rposition(|byte| *byte == b',');
         let (path, size) = comma.map_or((rest, None), |at| (&rest[..at], Some(&rest[at + 1..])));
         if path.is_empty() {
@@ -84,7 +130,8 @@ impl ServeTier {
                 path: path_of(rest),
             })
         });
-        Ok(ServeTier { path: path_of(path), bytes: bytes.transpose()? })
+        let (path, codec) = (path_of(path), codec.unwrap_or_default());
+        Ok(ServeTier { path, bytes: bytes.transpose()?, codec, key_file })
     }
 }
 
@@ -97,7 +144,7 @@ mod tests {
     }
 
     fn tier(path: &str, bytes: Option<u64>) -> Result<ServeTier, ServeTierError> {
-        Ok(ServeTier { path: path.into(), bytes })
+        Ok(ServeTier { path: path.into(), bytes, codec: Codec::None, key_file: None })
     }
 
     #[test]
@@ -124,7 +171,41 @@ mod tests {
     fn a_path_is_any_bytes() {
         let value = OsString::from_vec(b"disk:/\xff,1M".to_vec());
         let path = PathBuf::from(OsString::from_vec(b"/\xff".to_vec()));
-        assert_eq!(ServeTier::parse(value), Ok(ServeTier { path, bytes: Some(1 << 20) }));
+        let parsed = ServeTier::parse(value).expect("a tier");
+        assert_eq!((parsed.path, parsed.bytes), (path, Some(1 << 20)));
+    }
+
+    #[test]
+    fn options_come_last_in_any_order() {
+        let of = |path: &str, bytes, codec, key_file: Option<&str>| {
+            let key_file = key_file.map(PathBuf::from);
+            Ok(ServeTier { path: path.into(), bytes, codec, key_file })
+        };
+        let (auto, none) = (Codec::Auto, Codec::None);
+        assert_eq!(parse("disk:/kv,codec=auto"), of("/kv", None, auto, None));
+        assert_eq!(parse("disk:/kv,1M,codec=none"), of("/kv", Some(1 << 20), none, None));
+        let both = of("/kv", Some(1 << 20), auto, Some("/run/k=1"));
+        assert_eq!(parse("disk:/kv,1M,codec=auto,key-file=/run/k=1"), both);
+        assert_eq!(parse("disk:/kv,1M,key-file=/run/k=1,codec=auto"), both);
+        assert_eq!(parse("disk:/a,b,,key-file=k"), of("/a,b", None, none, Some("k")));
+        // A comma behind it makes it a part of the path.
+        assert_eq!(parse("disk:/a,codec=auto,"), of("/a,codec=auto", None, none, None));
+    }
+
+    #[test]
+    fn errors_of_options_name_the_choices() {
+        let fails = |value: &str| parse(value).expect_err("no tier").to_string();
+        for (value, words) in [
+            ("disk:/kv,codec=zip", "\"zip\" is no codec: say codec=auto, or codec=none"),
+            ("disk:/kv,1M,codec=", "\"\" is no codec"),
+            ("disk:/kv,key-file=", "names no file: say key-file=PATH"),
+            ("disk:/kv,codec=auto,codec=auto", "\"codec=auto\" is not an option of a tier, or"),
+            ("disk:/kv,key-file=a,key-file=b", "\"key-file=a\" is not an option"),
+            ("disk:/kv,1M,key=00", "\"key=00\" is not an option"),
+            ("disk:,codec=auto", "names no file"),
+        ] {
+            assert!(fails(value).contains(words), "{value}: {}", fails(value));
+        }
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub(super) struct ServeReport {
     pub(super) holder_pid: Option<u32>,
     /// The files of the disk tiers, and the number of their values.
     pub(super) tiers: Vec<String>,
+    /// How the values of each file are encoded, of those whose values are.
+    pub(super) tier_encodings: Vec<String>,
     pub(super) tier_values: Option<u64>,
     /// The master of the cluster. Its helper may not be ready yet.
     pub(super) mooncake: Option<String>,
@@ -82,6 +84,7 @@ impl fmt::Display for ServeReport {
         if let Some(values) = self.tier_values {
             let files = self.tiers.join(", ");
             writeln!(f, "disk tier in {files} with {} value(s)", HumanCount(values))?;
+            self.tier_encodings.iter().try_for_each(|how| writeln!(f, "values of {how}"))?;
         }
         if let Some(master) = &self.mooncake {
             writeln!(

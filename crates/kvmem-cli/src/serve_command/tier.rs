@@ -1,11 +1,13 @@
 //! *Tier*: the disks of a node.
 
+use std::collections::HashMap;
 use std::io::ErrorKind;
-use std::path::absolute;
+use std::path::{Path, absolute};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use kvmem_encoding::{Codec, Keyring};
 use kvmem_tier::{DiskTier, DiskTierOptions, OpenReport, TierError, TierSet};
 use sd_notify::NotifyState;
 
@@ -24,6 +26,8 @@ pub(super) struct OpenedTiers {
     pub(super) set: Arc<TierSet>,
     /// Their files, in the order of the options.
     pub(super) files: Vec<String>,
+    /// How the values of each are encoded, of those whose values are.
+    pub(super) encodings: Vec<String>,
     /// The values that they have.
     pub(super) values: u64,
 }
@@ -44,8 +48,9 @@ pub(super) fn open(args: &ServeArgs) -> Result<Option<OpenedTiers>, Failure> {
             )));
         }
     }
+    let keys = read_keys(args)?;
     let (mut tiers, mut values) = (Vec::new(), 0);
-    for (tier, opened) in args.tiers.iter().zip(open_all(args)) {
+    for (tier, opened) in args.tiers.iter().zip(open_all(args, &keys)) {
         let (opened, found) = opened.map_err(|error| failure(tier, &error))?;
         tiers.push(opened);
         values += found.entries;
@@ -56,14 +61,41 @@ pub(super) fn open(args: &ServeArgs) -> Result<Option<OpenedTiers>, Failure> {
     let set =
         TierSet::new(tiers).map_err(|error| Failure::usage(format_args!("--tier: {error}")))?;
     let files = args.tiers.iter().map(|tier| shown(&tier.path).to_string()).collect();
-    Ok(Some(OpenedTiers { set: Arc::new(set), files, values }))
+    let encodings = args.tiers.iter().filter_map(|tier| encoding(tier, &keys)).collect();
+    Ok(Some(OpenedTiers { set: Arc::new(set), files, encodings, values }))
+}
+
+/// The keys of each key file.
+type Keys<'a> = HashMap<&'a Path, Arc<Keyring>>;
+
+/// Reads each key file once: it may be a pipe.
+fn read_keys(args: &ServeArgs) -> Result<Keys<'_>, Failure> {
+    let mut keys = Keys::new();
+    for tier in &args.tiers {
+        let Some(path) = tier.key_file.as_deref() else { continue };
+        if !keys.contains_key(path) {
+            let failed =
+                |error| Failure::usage(format_args!("--tier disk:{}: {error}", shown(&tier.path)));
+            keys.insert(path, Arc::new(Keyring::open(path).map_err(failed)?));
+        }
+    }
+    Ok(keys)
+}
+
+/// Says how the values of a tier are encoded; `None` if they are not.
+fn encoding(tier: &ServeTier, keys: &Keys<'_>) -> Option<String> {
+    let keys = tier.key_file.as_deref().and_then(|path| keys.get(path));
+    let encrypted = keys.map(|keys| format!("encrypted with the key {}", keys.writes_with()));
+    let compressed = (tier.codec != Codec::None).then(|| "compressed".to_owned());
+    let how: Vec<String> = compressed.into_iter().chain(encrypted).collect();
+    (!how.is_empty()).then(|| format!("{}: {}", shown(&tier.path), how.join(", ")))
 }
 
 /// Opens all of them side by side: each has an index to read.
-fn open_all(args: &ServeArgs) -> Vec<Result<(DiskTier, OpenReport), TierError>> {
+fn open_all(args: &ServeArgs, keys: &Keys<'_>) -> Vec<Result<(DiskTier, OpenReport), TierError>> {
     thread::scope(|scope| {
         let threads: Vec<_> =
-            args.tiers.iter().map(|tier| scope.spawn(move || open_one(args, tier))).collect();
+            args.tiers.iter().map(|tier| scope.spawn(move || open_one(args, tier, keys))).collect();
         let opened = threads.into_iter().map(|thread| thread.join());
         opened
             .map(|opened| opened.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -73,11 +105,17 @@ fn open_all(args: &ServeArgs) -> Vec<Result<(DiskTier, OpenReport), TierError>> 
 
 /// Opens one of them. Waits, and says so, while another process has it open: the kernel closes the
 /// files of a killed process when the disk has written all that the process gave it.
-fn open_one(args: &ServeArgs, tier: &ServeTier) -> Result<(DiskTier, OpenReport), TierError> {
+fn open_one(
+    args: &ServeArgs,
+    tier: &ServeTier,
+    keys: &Keys<'_>,
+) -> Result<(DiskTier, OpenReport), TierError> {
     let mut options = DiskTierOptions {
         bytes: len(args, tier),
         dsync: args.tier_dsync,
         take_over: args.tier_take_over,
+        codec: tier.codec,
+        keys: tier.key_file.as_deref().and_then(|path| keys.get(path)).cloned(),
         ..DiskTierOptions::default()
     };
     let max_wait = Duration::from_secs(args.tier_wait.into());

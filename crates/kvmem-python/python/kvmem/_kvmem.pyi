@@ -1074,6 +1074,12 @@ class DiskTier(_TierValues):
       :meth:`store` are always written, and count. None: no limit.
     - ``take_over``: open a tier that a process of another host had open, which has ended without
       closing it. Otherwise that is an error. A process of this host needs no such word.
+    - ``codec``: ``auto`` to compress values without loss before they are written, those that become
+      shorter by it, or ``none``. Values are read whatever this says.
+    - ``key_file``: file with keys that encrypt values, one of 64 hexadecimal digits a line. The
+      first one writes, all of them read. Only its owner may change it, and no others read it;
+      ``/dev/fd/3`` is a descriptor. None: values are not encrypted, and those that are encrypted
+      are misses. With a codec or keys, older versions do not open the file.
 
     Raises :class:`DiskTierError` if the file cannot be used, and :class:`InvalidArgumentError`.
 
@@ -1099,6 +1105,8 @@ class DiskTier(_TierValues):
         eviction: str = "lru",
         max_write_bytes_per_s: _Size | None = None,
         take_over: bool = False,
+        codec: str = "none",
+        key_file: str | PathLike[str] | None = None,
     ) -> Self: ...
     @staticmethod
     def inspect(path: str | PathLike[str]) -> DiskTierInspection:
@@ -1170,6 +1178,12 @@ class TierSet(_TierValues):
       :meth:`store` are always written, and count. None: no limit.
     - ``take_over``: open a tier that a process of another host had open, which has ended without
       closing it. Otherwise that is an error. A process of this host needs no such word.
+    - ``codec``: ``auto`` to compress values without loss before they are written, those that become
+      shorter by it, or ``none``. Values are read whatever this says.
+    - ``key_file``: file with keys that encrypt values, one of 64 hexadecimal digits a line. The
+      first one writes, all of them read. Only its owner may change it, and no others read it;
+      ``/dev/fd/3`` is a descriptor. None: values are not encrypted, and those that are encrypted
+      are misses. With a codec or keys, older versions do not open the file.
     - ``available``: go on without those that cannot be opened. Their keys belong to the others
       meanwhile. A device that comes back has the values of the time before: a value that was
       replaced meanwhile is found in its older form, unless keys are hashes of their values.
@@ -1198,6 +1212,8 @@ class TierSet(_TierValues):
         eviction: str = "lru",
         max_write_bytes_per_s: _Size | None = None,
         take_over: bool = False,
+        codec: str = "none",
+        key_file: str | PathLike[str] | None = None,
         available: bool = False,
     ) -> Self: ...
     @property

@@ -124,6 +124,15 @@ assert usage.bytes_by_cache_salt[""] == 20 * CHUNK
 adapter.delete([*some[:2], *keys(1, first=99)])
 assert engine.listener.deleted == some[:2] and engine.look_up(some[:3]) == [2]
 assert adapter.get_usage().bytes_by_cache_salt[""] == 18 * CHUNK
+from kvmem.lmcache.l2 import value_of
+class Typed(Object):
+    def get_dtypes(self):
+        return self.types
+one = Typed(memory.allocate(1)[0].data_ptr)
+for one.types, kind in ((["torch.float8_e5m2"], "float8_e5m2"), (["torch.uint8"], "unknown"),
+        (["torch.bfloat16", "torch.bfloat16"], "bfloat16"),
+        (["torch.bfloat16", "torch.uint8"], "unknown")):
+    assert value_of(b"key", one).data_type == kind
 print(adapter.report_status())
 adapter.close(); adapter.close()
 import os

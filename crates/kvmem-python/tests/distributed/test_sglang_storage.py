@@ -329,12 +329,13 @@ import numpy as np
 from standins import tensor
 from sglang.srt.mem_cache.hicache_storage import HiCacheFile, PoolHitPolicy, PoolName, PoolTransfer
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
-import tempfile
+import tempfile, types
 
 class Mamba(HostPool):
     "A pool of states without addresses: one slot for each page."
     page_size = 1
     get_page_buffer_meta = None
+    device_pool = types.SimpleNamespace(dtype="torch.float8_e4m3fn")
 
 def pools(seed):
     return HostPool(64 * PAGE, seed), HostPool(64 * PAGE, seed and seed + 1), Mamba(64, seed)
@@ -356,12 +357,18 @@ stored = [
     PoolTransfer(PoolName.SWA, slots([2, 3, 6, 7], PAGE), keys=[keys[n] for n in (2, 3, 6, 7)]),
     PoolTransfer(PoolName.MAMBA, slots([3, 7], 1), keys=[keys[3], keys[7]]),
 ]
-calls = []
+calls, kinds = [], set()
 put = backend.store.put
-backend.store.put = lambda values: calls.append(len(values)) or put(values)
+def noting(values):
+    calls.append(len(values))
+    kinds.update(value.data_type for value in values)
+    return put(values)
+backend.store.put = noting
 expected = {{t.name: [True] * len(t.keys) for t in stored}}
 assert backend.batch_set_v2(stored) == expected == theirs.batch_set_v2(stored)
 assert sorted(calls) == [2, 12], "the pools with addresses in one call"
+# The pool of a device knows the type of 8-bit floats, which the host has as bytes.
+assert kinds == {{"float16", "float8_e4m3fn"}}, kinds
 
 # What exists is what SGLang's own backend says.
 for policies in ((PoolHitPolicy.ALL_PAGES,) * 2, (PoolHitPolicy.TRAILING_PAGES,) * 2):

@@ -245,7 +245,7 @@ def test_what_a_cluster_cannot_do_is_an_error_at_the_start(served: Cluster) -> N
 
     fails("give a mapping with", mooncake={"namespace": "x"})
     fails("or a cluster as well", mooncake={"master": served.address}, path="/tmp/x")
-    fails('"max_entries" and "format" are for a file', mooncake={"master": "x:1"}, bytes="1MiB")
+    fails('"codec" and "key_file" are for a file', mooncake={"master": "x:1"}, bytes="1MiB")
     fails("is no HOST:PORT", mooncake={"master": "nowhere"})
     fails("engine has the option .*colour", mooncake={"master": served.address, "colour": "red"})
     fails("the master does not answer", mooncake={"master": "127.0.0.1:9", "timeout": 0.2})

@@ -452,7 +452,9 @@ wait(tier, 1)
 context = base.ReqContext("r", kv_transfer_params={"kvmem": {"priority": 2, "ttl": 60}})
 tier.submit_store(job(1, [2], [2]))
 wait(tier, 1)
-assert seen == [{"ttl": None, "priority": 0}, {"ttl": 60, "priority": 2}], seen
+kind = {"data_type": "bfloat16"}
+expected = [{"ttl": None, "priority": 0, **kind}, {"ttl": 60, "priority": 2, **kind}]
+assert seen == expected, seen
 tier.shutdown()
 """
     )

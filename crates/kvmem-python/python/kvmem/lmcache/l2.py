@@ -93,7 +93,7 @@ def value_of(key: bytes, memory: Any, parent: bytes | None = None) -> Value:
         )
     address = ctypes.addressof(ctypes.c_ubyte.from_buffer(view)) if view.nbytes else 0
     # Memory of LMCache says the types of its parts; of bytes that are no tensors, it says none.
-    types = getattr(memory, "get_dtypes", list)()
+    types: list[Any] = getattr(memory, "get_dtypes", list)()
     data_type = common(map(data_type_of, types))
     return Value(key, ((address, view.nbytes),), parent, data_type)
 

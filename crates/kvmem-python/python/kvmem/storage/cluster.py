@@ -47,7 +47,8 @@ class ClusterStore(ValueStore):
       :class:`kvmem.mooncake.EngineOptions`.
     - ``namespace``: prefix of the objects' keys.
     - ``memory``: bytes of the pool that values pass through.
-    - ``disk``: a file above the cluster, of ``disk_bytes`` bytes.
+    - ``disk``: a file above the cluster, of ``disk_bytes`` bytes, with ``codec`` and ``key_file``
+      as for :class:`~kvmem.DiskTier`. Values of the cluster are not encoded.
     - ``deadline``, ``retry``: as for :class:`ValueStore`.
 
     Raises :class:`kvmem.mooncake.StoreError` if the cluster cannot be reached, and
@@ -62,6 +63,8 @@ class ClusterStore(ValueStore):
         engine: Mapping[str, Any] | None = None,
         disk: str | Path | None = None,
         disk_bytes: int | str | None = None,
+        codec: str = "none",
+        key_file: str | Path | None = None,
         deadline: float = 1.0,
         retry: float = 1.0,
     ) -> None:
@@ -69,7 +72,7 @@ class ClusterStore(ValueStore):
         with ExitStack() as stack:
             self._disk: DiskTier | None = None
             if disk is not None:
-                self._disk = DiskTier(disk, bytes=disk_bytes)
+                self._disk = DiskTier(disk, bytes=disk_bytes, codec=codec, key_file=key_file)
                 stack.callback(self._disk.close)
             pool = Pool(memory)
             stack.callback(pool.close)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .._kvmem import Block, DiskTier, Pool, Region, TierSet, parse_size
 from ..errors import DiskTierError, InvalidBufferError, KvmemError, OutOfSpaceError
@@ -45,6 +45,7 @@ class DiskStore(ValueStore):
 
     - ``paths``: files or block devices.
     - ``nbytes``: length of each; None leaves the length of existing ones.
+    - ``codec``, ``key_file``: as for :class:`~kvmem.DiskTier`.
     - ``staging``: bytes of memory for the copies, half of them for loads; 0: direct transfers,
       without a deadline.
     - ``deadline``, ``retry``: as for :class:`ValueStore`.
@@ -56,12 +57,15 @@ class DiskStore(ValueStore):
         paths: Sequence[str | Path],
         *,
         nbytes: int | str | None = None,
+        codec: str = "none",
+        key_file: str | Path | None = None,
         staging: int | str = 64 << 20,
         deadline: float = 1.0,
         retry: float = 1.0,
     ) -> None:
+        options: Any = {"bytes": nbytes, "codec": codec, "key_file": key_file}
         self._tier: DiskTier | TierSet = (
-            DiskTier(paths[0], bytes=nbytes) if len(paths) == 1 else TierSet(paths, bytes=nbytes)
+            DiskTier(paths[0], **options) if len(paths) == 1 else TierSet(paths, **options)
         )
         super().__init__(f"the disk tier at {', '.join(map(str, paths))}", deadline, retry)
         self._closed = False

@@ -29,6 +29,7 @@ _weights = checked(
     ),
     'a text that changes with the weights, or {"MODEL": "TEXT"}',
 )
+_codec = checked(lambda value: value in ("none", "auto"), '"auto" or "none"')
 _cluster = checked(
     lambda value: isinstance(value, dict) and isinstance(value.get("master"), str),
     '{"master": "HOST:PORT"}',
@@ -45,6 +46,10 @@ class StorageOptions:
     """Paths of files or block devices. ``{rank}`` stands for the engine process."""
     disk_bytes: int | None = option(size)
     """Length of each file; None leaves the length of existing ones."""
+    codec: str = option(_codec, "none")
+    """How values are compressed before they are written to the files: "auto" or "none"."""
+    key_file: Path | None = option(path)
+    """Path of a file with the keys that encrypt the values in the files."""
     mooncake: Mapping[str, Any] | None = option(_cluster)
     """``master`` and the other arguments of :class:`kvmem.mooncake.Store`."""
     memory: int = option(size, 256 << 20)
@@ -82,6 +87,13 @@ class StorageOptions:
                 '"mooncake": {"master": "HOST:PORT"}, or the last two',
                 value=stores,
             )
+        unused = [name for name in ("codec", "key_file") if options.get(name) and not parsed.disk]
+        if unused:
+            raise InvalidArgumentError(
+                f'{where}: {" and ".join(unused)} without "disk": the values of a node are encoded '
+                "by its server, with kvmem serve --tier, and those of a cluster are not",
+                value=unused,
+            )
         if len(parsed.disk) > 1 and parsed.mooncake:
             raise InvalidArgumentError(
                 f"{where}: {len(parsed.disk)} disks above a cluster: give 1",
@@ -95,7 +107,8 @@ def open_store(options: StorageOptions, rank: str = "", *, direct: bool = False)
     """Opens the store that options name. ``rank`` names the engine process in paths of files.
     ``direct``: the engine waits for the end of each call, so values of a disk are not copied.
     Raises what the stores raise."""
-    shared = {"deadline": options.deadline, "retry": options.retry}
+    shared: Any = {"deadline": options.deadline, "retry": options.retry}
+    encoding: Any = {"codec": options.codec, "key_file": options.key_file}
     paths = [Path(str(path).replace("{rank}", rank)) for path in options.disk]
     if options.node is not None:
         return NodeStore(
@@ -107,7 +120,7 @@ def open_store(options: StorageOptions, rank: str = "", *, direct: bool = False)
         )
     if not options.mooncake:
         staging = 0 if direct else options.staging
-        return DiskStore(paths, nbytes=options.disk_bytes, staging=staging, **shared)
+        return DiskStore(paths, nbytes=options.disk_bytes, staging=staging, **encoding, **shared)
     from .cluster import ClusterStore
 
     engine = dict(options.mooncake)
@@ -118,5 +131,6 @@ def open_store(options: StorageOptions, rank: str = "", *, direct: bool = False)
         engine=engine,
         disk=paths[0] if paths else None,
         disk_bytes=options.disk_bytes,
+        **encoding,
         **shared,
     )

@@ -55,8 +55,8 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
     """Chunks in a :class:`kvmem.DiskTier`: verified, found again after a restart, evicted when the
     file is full. Or chunks in a Mooncake cluster, with ``mooncake``: ``master``, ``namespace``, and
     the names of :class:`kvmem.mooncake.EngineOptions`, in place of ``path`` (of a file or block
-    device), ``bytes``, ``max_entries`` and ``format``. For both, give two tiers.
-    docs/distributed/vllm.md describes the options."""
+    device), ``bytes``, ``max_entries``, ``format``, ``codec`` and ``key_file``. For both, give two
+    tiers. docs/distributed/vllm.md describes the options."""
 
     medium: ClassVar[Medium] = Medium.STORAGE
 
@@ -70,6 +70,8 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
         max_entries: int | None = None,
         max_queued_bytes: int | str = "1GiB",
         format: bool = False,
+        codec: str = "none",
+        key_file: str | None = None,
         enable_kv_events: bool = False,
         locality: str | None = None,
         mooncake: Any = None,
@@ -81,10 +83,11 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
                 'the tier has no path, or a cluster as well: give "path", a file on a local disk, '
                 'or "mooncake", and two tiers for both'
             )
-        if mooncake is not None and (bytes is not None or max_entries is not None or format):
+        of_file = (bytes, max_entries, format or None, key_file, None if codec == "none" else codec)
+        if mooncake is not None and of_file != (None,) * len(of_file):
             raise InvalidArgumentError(
-                '"bytes", "max_entries" and "format" are for a file, and the tier is a cluster: '
-                "leave them out"
+                '"bytes", "max_entries", "format", "codec" and "key_file" are for a file, and the '
+                "tier is a cluster: leave them out"
             )
         self.locality = None if locality is None else Locality(locality)
         events = enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
@@ -108,7 +111,14 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
             nbytes = None if bytes is None else self._size(bytes)
             if max_entries is None and nbytes is not None:
                 max_entries = max(nbytes // self._row_bytes, 64)
-            self._tier = DiskTier(path, bytes=nbytes, max_entries=max_entries, format=format)
+            self._tier = DiskTier(
+                path,
+                bytes=nbytes,
+                max_entries=max_entries,
+                format=format,
+                codec=codec,
+                key_file=key_file,
+            )
         self._lock = threading.Condition()
         self._stores: deque[_Job] = deque()
         self._loads: deque[_Job] = deque()
