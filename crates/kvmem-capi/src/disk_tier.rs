@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvmem::tier::{TierHints, TierRead, TierValue};
-use kvmem_encoding::{Codec, Keyring};
 use kvmem_tier::{
-    Admission, DiskTier, DiskTierOptions, EvictionOrder, Fetched, OpenReport, TierSet,
-    TierSetError, Verify,
+    Admission, Codec, DiskTier, DiskTierOptions, EvictionOrder, Fetched, Keyring, OpenReport,
+    TierSet, TierSetError, Verify,
 };
 
 use crate::admit_callback::{AdmitPolicy, kvmem_disk_tier_admit_fn};

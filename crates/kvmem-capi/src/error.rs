@@ -12,9 +12,8 @@ use kvmem::offset::{AllocError, CheckError, RawError, SpaceError};
 use kvmem::pool::PoolError;
 use kvmem::register::{DevicesError, NotAvailable, RegisterError};
 use kvmem::slab::{ExtentSetupError, SlabError, SlabSetupError};
-use kvmem_encoding::KeyringError;
 use kvmem_tier::device::FixedBuffersError;
-use kvmem_tier::{StoreError, TierError};
+use kvmem_tier::{KeyringError, StoreError, TierError};
 
 use crate::status::*;
 
@@ -340,6 +339,7 @@ formatted_errors! {
     StoreError: |error| match error {
         StoreError::TooLarge { .. } => KVMEM_ERR_TOO_LARGE,
         StoreError::NoRoom { .. } => KVMEM_ERR_NOTHING_TO_EVICT,
+        StoreError::TooManyNamespaces { .. } => KVMEM_ERR_LIMIT,
         StoreError::Tier(error) => tier_status(error),
         _ => KVMEM_ERR_SYSTEM,
     };

@@ -4,8 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kvmem_encoding::{Codec, Keyring};
-use kvmem_tier::{DiskTier, DiskTierOptions, EvictionOrder, OpenReport, TierSet, Verify};
+use kvmem_tier::{
+    Codec, DiskTier, DiskTierOptions, EvictionOrder, Keyring, OpenReport, TierSet, Verify,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 

@@ -147,6 +147,10 @@ impl<D: Device> Tier for DiskTier<D> {
         Ok(DiskTier::forget_namespace(self, namespace).map(drop)?)
     }
 
+    fn forgets_namespaces(&self) -> bool {
+        self.encrypts()
+    }
+
     fn sync(&self) -> Result<(), BoxError> {
         Ok(self.sync_all()?)
     }
@@ -223,6 +227,10 @@ impl<D: Device> Tier for TierSet<D> {
 
     fn forget_namespace(&self, namespace: &[u8]) -> Result<(), BoxError> {
         Ok(TierSet::forget_namespace(self, namespace).map(drop)?)
+    }
+
+    fn forgets_namespaces(&self) -> bool {
+        self.tiers().iter().all(DiskTier::encrypts)
     }
 
     fn sync(&self) -> Result<(), BoxError> {

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use kvmem::arena::ByteSize;
-use kvmem_encoding::Codec;
+use kvmem_tier::Codec;
 use kvmem_trace::escape::shown;
 use thiserror::Error;
 

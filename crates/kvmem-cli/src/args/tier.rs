@@ -42,6 +42,11 @@ pub struct TierVerifyArgs {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
+    /// Then decrypt and decompress each value with the keys in PATH, as --tier of kvmem serve takes
+    /// it: only then are values found whose bytes were changed together with their checksums
+    #[arg(long, value_name = "PATH")]
+    pub key_file: Option<PathBuf>,
+
     /// Then write to the parts that lost what was written, and read them back, three times: those
     /// that hold it are used again. No value is written to
     #[arg(long)]

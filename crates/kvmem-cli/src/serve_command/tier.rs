@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kvmem_encoding::{Codec, Keyring};
-use kvmem_tier::{DiskTier, DiskTierOptions, OpenReport, TierError, TierSet};
+use kvmem_tier::{Codec, DiskTier, DiskTierOptions, Keyring, OpenReport, TierError, TierSet};
 use sd_notify::NotifyState;
 
 use crate::args::{ServeArgs, ServeTier};

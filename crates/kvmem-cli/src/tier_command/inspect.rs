@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use indicatif::{BinaryBytes, HumanCount, HumanDuration};
 use kvmem_tier::device::FileDevice;
 use kvmem_tier::format::{BLOCK, Superblock, SuperblockError};
-use kvmem_tier::{Contents, Inspection};
+use kvmem_tier::{Contents, Inspection, KeyId, key_ids};
 use serde::Serialize;
 
 use super::{ExtentFigures, Hex, access, inspected, unusable};
@@ -141,7 +141,19 @@ struct ValueFigures {
     scattered: u64,
     /// Of them, values that a power cut may have taken, and that were not read since.
     unverified: u64,
+    /// Bytes of all values, before they were encoded.
     bytes: u64,
+    /// Bytes that are stored of them.
+    stored_bytes: u64,
+    /// The part of their bytes that is stored. None: there are no values.
+    ratio: Option<f64>,
+    /// Of them, values that are compressed or encrypted.
+    encoded: u64,
+    /// Of them, values that are encrypted, and the namespaces of those.
+    encrypted: u64,
+    namespaces: u64,
+    /// The names of the keys that encrypt them.
+    keys: Vec<KeyFigures>,
     /// Bytes behind the ends of values.
     padding_bytes: u64,
     /// The length of the shortest.
@@ -150,6 +162,14 @@ struct ValueFigures {
     len_median: Option<u64>,
     /// The length of the longest.
     len_max: Option<u64>,
+}
+
+/// A key that encrypts values.
+#[derive(Debug, Serialize)]
+struct KeyFigures {
+    /// Its name, which does not disclose it.
+    id: String,
+    values: u64,
 }
 
 /// Blocks of changes: checkpoint or journal.
@@ -170,7 +190,7 @@ impl InspectReport {
             file_bytes: inspection.device_len,
             access: access(device),
             superblocks: inspection.superblocks.each_ref().map(CopyFigures::new),
-            tier: contents.ok().map(TierFigures::new),
+            tier: contents.ok().map(|contents| TierFigures::new(device, contents)),
             error: contents.err().map(ToString::to_string),
         }
     }
@@ -186,11 +206,13 @@ impl CopyFigures {
 }
 
 impl TierFigures {
-    fn new(contents: &Contents) -> TierFigures {
+    fn new(device: &FileDevice, contents: &Contents) -> TierFigures {
         let superblock = &contents.superblock;
         let layout = superblock.layout;
         let (block, bytes) = (BLOCK as u64, contents.value_bytes());
-        let lengths = contents.lengths();
+        let (stored_bytes, lengths) = (contents.stored_bytes(), contents.lengths());
+        let (encoded, encrypted) = contents.encoded();
+        let key = |(id, values): (KeyId, u64)| KeyFigures { id: id.to_string(), values };
         TierFigures {
             identity: Hex(superblock.file).to_string(),
             format_version: superblock.version,
@@ -207,7 +229,13 @@ impl TierFigures {
                 scattered: contents.scattered() as u64,
                 unverified: contents.unverified_values() as u64,
                 bytes,
-                padding_bytes: contents.used_bytes() - bytes,
+                stored_bytes,
+                ratio: (bytes > 0).then(|| stored_bytes as f64 / bytes as f64),
+                encoded: encoded as u64,
+                encrypted: encrypted as u64,
+                namespaces: superblock.namespaces.count() as u64,
+                keys: key_ids(device, contents).into_iter().map(key).collect(),
+                padding_bytes: contents.used_bytes() - stored_bytes,
                 len_min: lengths.map(|lengths| lengths.min),
                 len_median: lengths.map(|lengths| lengths.median),
                 len_max: lengths.map(|lengths| lengths.max),
@@ -340,6 +368,17 @@ impl fmt::Display for TierFigures {
         {
             let lengths = format!("{min} bytes least, {median} median, {max} most");
             line("  lengths", lengths)?;
+        }
+        if let (Some(ratio), true) = (values.ratio, values.encoded > 0) {
+            let (encoded, stored) = (HumanCount(values.encoded), bytes(values.stored_bytes));
+            line("  encoded", format!("{encoded}: {stored} of them stored, {ratio:.3}"))?;
+        }
+        if values.encrypted > 0 {
+            let (encrypted, of) = (HumanCount(values.encrypted), HumanCount(values.namespaces));
+            line("  encrypted", format!("{encrypted} in {of} namespace(s)"))?;
+        }
+        for KeyFigures { id, values } in &values.keys {
+            line("  key", format!("{id}: {} value(s)", HumanCount(*values)))?;
         }
         if values.scattered > 0 {
             line("  scattered", format!("{} in several ranges", HumanCount(values.scattered)))?;

@@ -2,10 +2,14 @@
 //! back the parts that were quarantined and hold what is written to them.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Instant;
 
 use indicatif::{BinaryBytes, HumanCount};
-use kvmem_tier::{Contents, DamagedValue, DiskTier, DiskTierOptions, RepairReport, verify};
+use kvmem_tier::{
+    Contents, DamagedValue, DiskTier, DiskTierOptions, Keyring, RepairReport, verify,
+    verify_with_keys,
+};
 use serde::Serialize;
 
 use super::{ExtentFigures, Hex, access, failure, inspected, offset, unusable};
@@ -26,18 +30,26 @@ pub(super) fn run(args: &TierVerifyArgs) -> Result<(), Failure> {
         Ok(contents) => contents,
         Err(error) => return Err(unusable(&args.file, &inspection, error)),
     };
+    let keys = args.key_file.as_deref().map(Keyring::open).transpose().map_err(Failure::usage)?;
+    let keys = keys.map(Arc::new);
     let bar = progress_bar(
-        Some(contents.used_bytes()),
+        Some(contents.used_bytes() << u32::from(keys.is_some())),
         "{elapsed_precise} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}",
     );
     let start = Instant::now();
-    let damaged = verify(&device, contents, |bytes| bar.inc(bytes));
+    let damaged = match &keys {
+        None => verify(&device, contents, |bytes| bar.inc(bytes)),
+        Some(keys) => verify_with_keys(&device, contents, keys, |bytes| bar.inc(bytes))
+            .map_err(|error| Failure::new(error, 1))?,
+    };
     let seconds = start.elapsed().as_secs_f64();
     bar.finish_and_clear();
     let access = access(&device);
     // The tier is opened, which it cannot be while it is read.
     drop(device);
     let repair = if args.repair { Some(repair(args, contents)?) } else { None };
+    let (_, encrypted) = contents.encoded();
+    let not_decrypted = if args.key_file.is_none() { encrypted as u64 } else { 0 };
     let report = VerifyReport {
         file: args.file.display().to_string(),
         access,
@@ -49,6 +61,7 @@ pub(super) fn run(args: &TierVerifyArgs) -> Result<(), Failure> {
         in_doubt: contents.in_doubt,
         journal_damage: contents.journal_damage(),
         damaged: damaged.len() as u64,
+        not_decrypted,
         repair,
         named: damaged.iter().take(NAMED).map(|value| NamedValue::new(contents, value)).collect(),
     };
@@ -135,6 +148,8 @@ struct VerifyReport {
     journal_damage: Option<String>,
     /// Damaged values.
     damaged: u64,
+    /// Encrypted values of which only the checksum was verified, without a key file.
+    not_decrypted: u64,
     /// With --repair: what became of the quarantined parts.
     repair: Option<RepairFigures>,
     /// The first of the damaged values, in address order.
@@ -192,6 +207,13 @@ impl fmt::Display for VerifyReport {
             writeln!(f, "journal        {damage}")?;
         }
         writeln!(f, "damaged        {}", count(self.damaged))?;
+        if self.not_decrypted > 0 {
+            writeln!(
+                f,
+                "encrypted      {} value(s): only their checksums were verified, without --key-file",
+                count(self.not_decrypted)
+            )?;
+        }
         if let Some(repair) = &self.repair {
             writeln!(f, "repair         {repair}")?;
         }

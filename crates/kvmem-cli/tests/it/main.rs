@@ -12,6 +12,7 @@ mod reported;
 #[path = "../../../kvmem-tier/tests/it/seccomp.rs"]
 mod seccomp;
 mod serve;
+mod serve_encrypted;
 mod serve_folder;
 mod serve_mooncake;
 mod serving;

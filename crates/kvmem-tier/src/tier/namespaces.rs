@@ -15,6 +15,11 @@ use crate::device::Device;
 use crate::format::{BLOCK, Digest, Entry, MAX_NAMESPACES, Namespaces, Superblock};
 
 impl<D: Device> DiskTier<D> {
+    /// Returns whether the tier was opened with keys: all its values are encrypted.
+    pub(crate) fn encrypts(&self) -> bool {
+        self.encoding.encrypts()
+    }
+
     pub(super) fn namespaces(&self) -> RwLockReadGuard<'_, Namespaces> {
         self.namespaces.read().unwrap_or_else(PoisonError::into_inner)
     }
