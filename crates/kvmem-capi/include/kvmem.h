@@ -229,11 +229,22 @@
 /// A fetch: the drive has failed to read the value, and does not read it again yet.
 #define KVMEM_FETCHED_SUSPECT 6
 
+/// A fetch: the value is encrypted with a key that the tier does not have. It stays.
+#define KVMEM_FETCHED_NO_KEY 7
+
+/// A fetch: the bytes have their checksum, and their tag is wrong: a person has changed them, or put
+/// them in the place of others. The value is removed.
+#define KVMEM_FETCHED_BAD_TAG 8
+
 /// Damage: the bytes on the drive are not those that were stored.
 #define KVMEM_DAMAGE_CHECKSUM 0
 
 /// Damage: the drive failed to read them.
 #define KVMEM_DAMAGE_DEVICE 1
+
+/// Damage: the bytes have their checksum, and the keys do not decode them: they are encrypted with
+/// another key, or were changed together with the checksum.
+#define KVMEM_DAMAGE_ENCODING 2
 
 /// The largest size of a key, in bytes. A longer key fails with KVMEM_ERR_INVALID_ARGUMENT; use a
 /// hash of it.
@@ -1241,6 +1252,14 @@ typedef struct kvmem_disk_tier_options {
     /// Called once with `on_admit_user`, by any thread, when the tier, or each tier of a set, is
     /// gone; may be NULL. Not called if the tier could not be opened.
     void (*on_admit_release)(void *user);
+    /// How values are compressed before they are written, without loss: "none" (the default, also
+    /// NULL) or "auto". Values are read whatever this says.
+    const char *codec;
+    /// A file with keys that encrypt values, one of 64 hexadecimal digits a line: the first one
+    /// writes, all of them read. Only its owner may change it, and no others read it;
+    /// "/dev/fd/3" is a descriptor. NULL (the default): values are not encrypted, and those that
+    /// are encrypted are misses. With a codec or keys, older versions do not open the file.
+    const char *key_file;
 } kvmem_disk_tier_options;
 
 /// What opening a disk tier found.
@@ -1253,6 +1272,9 @@ typedef struct kvmem_disk_tier_report {
     uint64_t replayed;
     /// Entries that name bytes outside of the file, or bytes of others: they were dropped.
     uint64_t dropped;
+    /// Values that were dropped because they are not encrypted, and the tier was opened with
+    /// keys.
+    uint64_t unencrypted;
     /// Values that the verification of all found damaged, and removed.
     uint64_t damaged;
     /// Blocks of the journal that are damaged, or that a power cut took, although later ones
@@ -1286,6 +1308,11 @@ typedef struct kvmem_disk_tier_value {
     uint32_t priority;
     /// The type of the value's elements, as in kvmem_value_hints.
     uint32_t data_type;
+    /// The name of the namespace whose keys encrypt the value, such as that of a tenant; may be NULL
+    /// if it has no bytes, as the one without a name. See kvmem_disk_tier_forget_namespace.
+    const void *namespace_name;
+    /// Number of bytes of the name.
+    uint64_t namespace_bytes;
 } kvmem_disk_tier_value;
 
 /// A value to fetch, and the result.
@@ -1303,7 +1330,8 @@ typedef struct kvmem_disk_tier_request {
     /// otherwise 0.
     uint64_t bytes;
     /// Receives KVMEM_FETCHED_HIT, KVMEM_FETCHED_ABSENT, KVMEM_FETCHED_TOO_SHORT,
-    /// KVMEM_FETCHED_DAMAGED, KVMEM_FETCHED_FAILED, KVMEM_FETCHED_LOST or KVMEM_FETCHED_SUSPECT.
+    /// KVMEM_FETCHED_DAMAGED, KVMEM_FETCHED_FAILED, KVMEM_FETCHED_LOST, KVMEM_FETCHED_SUSPECT,
+    /// KVMEM_FETCHED_NO_KEY or KVMEM_FETCHED_BAD_TAG.
     uint32_t outcome;
     /// Receives 0.
     uint32_t reserved;
@@ -1356,6 +1384,18 @@ typedef struct kvmem_disk_tier_stats {
     uint64_t short_misses;
     /// Fetches of values that the drive has failed to read, and does not read again yet.
     uint64_t suspect_misses;
+    /// Fetches of encrypted values whose key the key file does not have.
+    uint64_t key_misses;
+    /// Fetches of values whose tag was wrong: they were changed, or put in the place of others.
+    uint64_t tag_misses;
+    /// Bytes of the values that were encoded, before that.
+    uint64_t encoded_before_bytes;
+    /// Bytes of the forms that they were encoded to.
+    uint64_t encoded_after_bytes;
+    /// Nanoseconds in which threads compressed and encrypted values.
+    uint64_t encode_ns;
+    /// Nanoseconds in which threads decrypted and decompressed values.
+    uint64_t decode_ns;
     /// Values that a cache evicted and that were not written, by `admission` or
     /// `max_write_bytes_per_s`.
     uint64_t not_admitted;
@@ -1409,8 +1449,17 @@ typedef struct kvmem_disk_tier_inspection {
     uint64_t scattered;
     /// Of the values, those that a power cut may have taken, and that were not read since.
     uint64_t unverified_values;
-    /// The bytes of all values, without padding.
+    /// The bytes of all values, without padding, before they were encoded.
     uint64_t value_bytes;
+    /// The bytes that are stored of all values, without padding: with those of the values they
+    /// are the ratio of compression.
+    uint64_t stored_bytes;
+    /// Of the values, those that are encoded: compressed or encrypted.
+    uint64_t encoded;
+    /// Of the values, those that are encrypted.
+    uint64_t encrypted;
+    /// Namespaces of encrypted values.
+    uint64_t namespaces;
     /// The bytes that values use, padding included.
     uint64_t used_bytes;
     /// The length of the shortest value. 0 without values.
@@ -1479,7 +1528,7 @@ typedef struct kvmem_disk_tier_damaged_value {
     uint64_t bytes;
     /// In how many ranges of the file it lies.
     uint32_t ranges;
-    /// KVMEM_DAMAGE_CHECKSUM or KVMEM_DAMAGE_DEVICE.
+    /// KVMEM_DAMAGE_CHECKSUM, KVMEM_DAMAGE_DEVICE or KVMEM_DAMAGE_ENCODING.
     uint32_t damage;
     /// The system's error number, with KVMEM_DAMAGE_DEVICE; otherwise 0, and 0 if there is none.
     int32_t os_error;
@@ -2761,7 +2810,8 @@ kvmem_status kvmem_disk_tier_options_init(struct kvmem_disk_tier_options *option
 ///
 /// Fails with KVMEM_ERR_BAD_TIER if the file cannot be used as a tier, KVMEM_ERR_IN_USE if another
 /// process has it open as one for three seconds or a process of another host may have,
-/// KVMEM_ERR_INVALID_ARGUMENT if it is too short, and KVMEM_ERR_SYSTEM.
+/// KVMEM_ERR_INVALID_ARGUMENT if it is too short or the key file has another form, KVMEM_ERR_LIMIT
+/// if memory for keys cannot be locked, and KVMEM_ERR_SYSTEM.
 kvmem_status kvmem_disk_tier_open(const char *path,
                                   const struct kvmem_disk_tier_options *options,
                                   struct kvmem_disk_tier **out_tier,
@@ -2840,6 +2890,15 @@ kvmem_status kvmem_disk_tier_remove(const struct kvmem_disk_tier *tier,
 /// Removes all values, durably. Fails as kvmem_disk_tier_remove.
 kvmem_status kvmem_disk_tier_clear(const struct kvmem_disk_tier *tier);
 
+/// Forgets the keys of a namespace, durably, and removes its values: no copy of their bytes can be
+/// decrypted any more, except with an older copy of the first two blocks of the file. Values that
+/// are stored in it later have new keys. `out_removed` (may be NULL) receives how many values there
+/// were; without a `key_file`, none. Fails as kvmem_disk_tier_remove: the keys may still be there.
+kvmem_status kvmem_disk_tier_forget_namespace(const struct kvmem_disk_tier *tier,
+                                              const void *namespace_name,
+                                              uint64_t namespace_bytes,
+                                              uint64_t *out_removed);
+
 /// Makes all that was stored and removed before durable: a power cut does not undo it. After
 /// KVMEM_ERR_SYSTEM the tier stores nothing until it can begin its journal anew.
 kvmem_status kvmem_disk_tier_sync(const struct kvmem_disk_tier *tier);
@@ -2881,15 +2940,17 @@ kvmem_status kvmem_disk_tier_inspect(const char *path,
                                      struct kvmem_disk_tier_inspection *out_inspection);
 
 /// Reads every value in the file or block device at `path`, compares it with its checksum, and
-/// writes nothing. `progress` (may be NULL)
-/// is called with `user` and KVMEM_PHASE_VERIFY at the begin, each time that 128 MiB have
+/// writes nothing. With `key_file` (may be NULL), the `key_file` of a tier, each value is decrypted
+/// and decompressed, too. `progress` (may be NULL) is called with `user` and KVMEM_PHASE_VERIFY at the begin, each time that 128 MiB have
 /// been read, and at the end, by the calling thread.
 ///
 /// `out_verification` receives the counts. Damaged values are no failure: `damaged` (may be NULL)
 /// receives the first `capacity` of them, in the order of the file.
 ///
-/// Fails as kvmem_disk_tier_inspect, and with KVMEM_ERR_CANCELLED.
+/// Fails as kvmem_disk_tier_inspect, with KVMEM_ERR_INVALID_ARGUMENT for a key file of another
+/// form, and with KVMEM_ERR_CANCELLED.
 kvmem_status kvmem_disk_tier_verify(const char *path,
+                                    const char *key_file,
                                     kvmem_progress_fn progress,
                                     void *user,
                                     const struct kvmem_cancel *cancel,

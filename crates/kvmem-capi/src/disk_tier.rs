@@ -330,6 +330,11 @@ pub struct kvmem_disk_tier_value {
     pub priority: u32,
     /// The type of the value's elements, as in kvmem_value_hints.
     pub data_type: u32,
+    /// The name of the namespace whose keys encrypt the value, such as that of a tenant; may be NULL
+    /// if it has no bytes, as the one without a name. See kvmem_disk_tier_forget_namespace.
+    pub namespace_name: In<c_void>,
+    /// Number of bytes of the name.
+    pub namespace_bytes: u64,
 }
 
 /// A fetch: the value is in place, and its checksum is right.
@@ -347,6 +352,11 @@ pub const KVMEM_FETCHED_FAILED: u32 = 4;
 pub const KVMEM_FETCHED_LOST: u32 = 5;
 /// A fetch: the drive has failed to read the value, and does not read it again yet.
 pub const KVMEM_FETCHED_SUSPECT: u32 = 6;
+/// A fetch: the value is encrypted with a key that the tier does not have. It stays.
+pub const KVMEM_FETCHED_NO_KEY: u32 = 7;
+/// A fetch: the bytes have their checksum, and their tag is wrong: a person has changed them, or put
+/// them in the place of others. The value is removed.
+pub const KVMEM_FETCHED_BAD_TAG: u32 = 8;
 
 /// A value to fetch, and the result.
 #[repr(C)]
@@ -365,7 +375,8 @@ pub struct kvmem_disk_tier_request {
     /// otherwise 0.
     pub bytes: u64,
     /// Receives KVMEM_FETCHED_HIT, KVMEM_FETCHED_ABSENT, KVMEM_FETCHED_TOO_SHORT,
-    /// KVMEM_FETCHED_DAMAGED, KVMEM_FETCHED_FAILED, KVMEM_FETCHED_LOST or KVMEM_FETCHED_SUSPECT.
+    /// KVMEM_FETCHED_DAMAGED, KVMEM_FETCHED_FAILED, KVMEM_FETCHED_LOST, KVMEM_FETCHED_SUSPECT,
+    /// KVMEM_FETCHED_NO_KEY or KVMEM_FETCHED_BAD_TAG.
     pub outcome: u32,
     /// Receives 0.
     pub reserved: u32,
@@ -378,7 +389,8 @@ impl kvmem_disk_tier_value {
         let (key, bytes) = (self.key.key(self.key_bytes)?, self.data.value(self.bytes)?);
         let data_type = hints::data_type(self.data_type)?;
         let hints = TierHints { ttl, priority, data_type, ..TierHints::default() };
-        Ok(TierValue::new(key, bytes).with_hints(hints))
+        let namespace = self.namespace_name.key(self.namespace_bytes)?;
+        Ok(TierValue::new(key, bytes).with_hints(hints).with_namespace(namespace))
     }
 }
 
@@ -493,6 +505,8 @@ fn fetch(
                 Fetched::Failed => KVMEM_FETCHED_FAILED,
                 Fetched::Lost => KVMEM_FETCHED_LOST,
                 Fetched::Suspect => KVMEM_FETCHED_SUSPECT,
+                Fetched::NoKey => KVMEM_FETCHED_NO_KEY,
+                Fetched::BadTag => KVMEM_FETCHED_BAD_TAG,
                 Fetched::Length { .. } => {
                     left.push(index);
                     continue;
@@ -561,6 +575,24 @@ pub unsafe extern "C" fn kvmem_disk_tier_remove(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_disk_tier_clear(tier: Handle<kvmem_disk_tier>) -> kvmem_status {
     tier.on(|tier| Ok(tier.clear()?))
+}
+
+/// Forgets the keys of a namespace, durably, and removes its values: no copy of their bytes can be
+/// decrypted any more, except with an older copy of the first two blocks of the file. Values that
+/// are stored in it later have new keys. `out_removed` (may be NULL) receives how many values there
+/// were; without a `key_file`, none. Fails as kvmem_disk_tier_remove: the keys may still be there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_disk_tier_forget_namespace(
+    tier: Handle<kvmem_disk_tier>,
+    namespace_name: In<c_void>,
+    namespace_bytes: u64,
+    out_removed: Out<u64>,
+) -> kvmem_status {
+    tier.on(|tier| {
+        let removed = tier.forget_namespace(namespace_name.key(namespace_bytes)?)?;
+        out_removed.put_if_wanted(removed as u64);
+        Ok(())
+    })
 }
 
 /// Makes all that was stored and removed before durable: a power cut does not undo it. After

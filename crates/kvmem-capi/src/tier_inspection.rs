@@ -14,6 +14,7 @@ use kvmem_tier::{Damage, DamagedValue, DiskTierInspection, Inspection, inspect, 
 use crate::argument::{Handle, In, Out};
 use crate::call::{elements, guard};
 use crate::cancel::{kvmem_cancel, token};
+use crate::disk_tier::keyring;
 use crate::error::CallError;
 use crate::progress::{
     KVMEM_PHASE_VERIFY, ProgressCallback, kvmem_progress, kvmem_progress_fn, nanoseconds,
@@ -26,6 +27,9 @@ use crate::status::*;
 pub const KVMEM_DAMAGE_CHECKSUM: u32 = 0;
 /// Damage: the drive failed to read them.
 pub const KVMEM_DAMAGE_DEVICE: u32 = 1;
+/// Damage: the bytes have their checksum, and the keys do not decode them: they are encrypted with
+/// another key, or were changed together with the checksum.
+pub const KVMEM_DAMAGE_ENCODING: u32 = 2;
 
 /// A value that is not what was stored.
 #[repr(C)]
@@ -39,7 +43,7 @@ pub struct kvmem_disk_tier_damaged_value {
     pub bytes: u64,
     /// In how many ranges of the file it lies.
     pub ranges: u32,
-    /// KVMEM_DAMAGE_CHECKSUM or KVMEM_DAMAGE_DEVICE.
+    /// KVMEM_DAMAGE_CHECKSUM, KVMEM_DAMAGE_DEVICE or KVMEM_DAMAGE_ENCODING.
     pub damage: u32,
     /// The system's error number, with KVMEM_DAMAGE_DEVICE; otherwise 0, and 0 if there is none.
     pub os_error: i32,
@@ -104,17 +108,19 @@ pub unsafe extern "C" fn kvmem_disk_tier_inspect(
 }
 
 /// Reads every value in the file or block device at `path`, compares it with its checksum, and
-/// writes nothing. `progress` (may be NULL)
-/// is called with `user` and KVMEM_PHASE_VERIFY at the begin, each time that 128 MiB have
+/// writes nothing. With `key_file` (may be NULL), the `key_file` of a tier, each value is decrypted
+/// and decompressed, too. `progress` (may be NULL) is called with `user` and KVMEM_PHASE_VERIFY at the begin, each time that 128 MiB have
 /// been read, and at the end, by the calling thread.
 ///
 /// `out_verification` receives the counts. Damaged values are no failure: `damaged` (may be NULL)
 /// receives the first `capacity` of them, in the order of the file.
 ///
-/// Fails as kvmem_disk_tier_inspect, and with KVMEM_ERR_CANCELLED.
+/// Fails as kvmem_disk_tier_inspect, with KVMEM_ERR_INVALID_ARGUMENT for a key file of another
+/// form, and with KVMEM_ERR_CANCELLED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_disk_tier_verify(
     path: In<c_char>,
+    key_file: In<c_char>,
     progress: kvmem_progress_fn,
     user: *mut c_void,
     cancel: Handle<kvmem_cancel>,
@@ -129,6 +135,7 @@ pub unsafe extern "C" fn kvmem_disk_tier_verify(
         // SAFETY: promise 2 of the C caller.
         let cancel = token(&unsafe { ObjectPromise::of_caller() }, &cancel)?;
         let listener = ProgressCallback::new(progress, user);
+        let keys = keyring(&key_file)?;
         let (device, inspection) = inspected(path, VERIFY_DEPTH)?;
         let contents = inspection.contents?;
         let (begin, total) = (Instant::now(), contents.used_bytes());
@@ -140,7 +147,7 @@ pub unsafe extern "C" fn kvmem_disk_tier_verify(
             dropped: contents.dropped,
         };
         let data = contents.superblock.layout.data.start;
-        let found = verify_until(&device, contents, |done| {
+        let found = verify_until(&device, contents, keys.as_ref(), |done| {
             if let Some(listener) = &listener {
                 listener.call(kvmem_progress {
                     phase: KVMEM_PHASE_VERIFY,
@@ -156,6 +163,7 @@ pub unsafe extern "C" fn kvmem_disk_tier_verify(
                 _ => ControlFlow::Continue(()),
             }
         });
+        let found = found.map_err(|error| CallError::new(KVMEM_ERR_SYSTEM, error))?;
         let Some(found) = found else {
             let text = format_args!("the verification of {path} was cancelled");
             return Err(CallError::new(KVMEM_ERR_CANCELLED, text));
@@ -181,6 +189,7 @@ fn damaged_value(data: u64, value: &DamagedValue) -> kvmem_disk_tier_damaged_val
     let entry = &value.entry;
     let (damage, os_error) = match &value.damage {
         Damage::Device(error) => (KVMEM_DAMAGE_DEVICE, error.raw_os_error().unwrap_or(0)),
+        Damage::Encoding(_) => (KVMEM_DAMAGE_ENCODING, 0),
         _ => (KVMEM_DAMAGE_CHECKSUM, 0),
     };
     kvmem_disk_tier_damaged_value {

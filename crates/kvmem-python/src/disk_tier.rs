@@ -115,17 +115,19 @@ impl PyDiskTier {
     #[doc = doc!("DiskTier.verify")]
     #[staticmethod]
     #[pyo3(
-        signature = (path, *, max_damaged_values=Int::usual(1000), progress=None),
-        text_signature = "(path, *, max_damaged_values=1000, progress=None)"
+        signature = (path, *, max_damaged_values=Int::usual(1000), progress=None, key_file=None),
+        text_signature = "(path, *, max_damaged_values=1000, progress=None, key_file=None)"
     )]
     fn verify<'py>(
         py: Python<'py>,
         #[pyo3(from_py_with = plain)] path: PathBuf,
         max_damaged_values: Int<'py>,
         progress: Option<Callback>,
+        #[pyo3(from_py_with = plain)] key_file: Option<PathBuf>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let keys = key_file.map(|path| keyring(py, &path)).transpose()?;
         let named = max_damaged_values.within(py, "max_damaged_values", 0..=u64::MAX)?;
-        tier_inspection::verification(py, &path, named as usize, progress)
+        tier_inspection::verification(py, &path, keys, named as usize, progress)
     }
 
     #[doc = doc!("DiskTier.report")]

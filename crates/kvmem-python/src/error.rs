@@ -581,9 +581,15 @@ pub(crate) fn key_file(py: Python<'_>, path: &Path, error: &KeyringError) -> PyE
         KeyringError::Lock { source } => {
             Raised::new(py, "DiskTierError", error).with("errno", source.raw_os_error())
         }
-        _ => Raised::new(py, "InvalidArgumentError", error),
+        _ => return Raised::new(py, "InvalidArgumentError", error).err(),
     };
     raised.with("path", path).err()
+}
+
+/// Converts an error of encryption.
+#[cold]
+pub(crate) fn encode(py: Python<'_>, error: &impl ToString) -> PyErr {
+    Raised::new(py, "DiskTierError", error.to_string()).err()
 }
 
 /// Converts an error of looking into the file of a disk tier.

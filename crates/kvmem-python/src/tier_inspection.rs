@@ -4,13 +4,14 @@
 use std::fmt::Write;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use kvmem::arena::CancelToken;
 use kvmem_tier::device::{Engine, FileDevice};
 use kvmem_tier::format::BLOCK;
 use kvmem_tier::{
-    Damage, DamagedValue, DiskTierInspection, Inspection, TierError, inspect, verify_until,
+    Damage, DamagedValue, DiskTierInspection, Inspection, Keyring, TierError, inspect, verify_until,
 };
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -70,6 +71,7 @@ pub(crate) fn inspection<'py>(py: Python<'py>, path: &Path) -> PyResult<Bound<'p
 pub(crate) fn verification<'py>(
     py: Python<'py>,
     path: &Path,
+    keys: Option<Arc<Keyring>>,
     max_damaged_values: usize,
     progress: Option<Callback>,
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -83,7 +85,7 @@ pub(crate) fn verification<'py>(
         progress.map(|Callback(callback)| Listener::new(callback, cancel.clone(), bytes, 0));
     let start = Instant::now();
     let verified = long::run(py, &cancel, || {
-        verify_until(&device, contents, |done| {
+        verify_until(&device, contents, keys.as_ref(), |done| {
             if let Some(listener) = &listener {
                 listener.done(done);
             }
@@ -92,7 +94,8 @@ pub(crate) fn verification<'py>(
     });
     let seconds = start.elapsed().as_secs_f64();
     // Only an exception of the callable or of a signal cancels it, and that is raised.
-    let verified = progress::end(py, listener.as_ref(), verified)?.unwrap_or_default();
+    let verified = progress::end(py, listener.as_ref(), verified)?;
+    let verified = verified.map_err(|error| error::encode(py, &error))?.unwrap_or_default();
     let named = verified
         .iter()
         .take(max_damaged_values)
@@ -112,6 +115,7 @@ fn damaged_value<'py>(
     let entry = &value.entry;
     let (damage, errno) = match &value.damage {
         Damage::Device(error) => ("device", error.raw_os_error()),
+        Damage::Encoding(_) => ("encoding", None),
         _ => ("checksum", None),
     };
     let offset = data + u64::from(entry.start()) * BLOCK as u64;

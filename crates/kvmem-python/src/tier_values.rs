@@ -37,12 +37,28 @@ pub(crate) fn keys_of(keys: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<u8>>> {
     each_key(keys, "keys", |key| Ok(disk_key(key).into_owned()))
 }
 
+/// The name of a namespace: text or bytes.
+#[derive(Default)]
+pub(crate) struct NamespaceName(pub(crate) Vec<u8>);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for NamespaceName {
+    type Error = error::ArgumentError;
+
+    fn extract(given: Borrowed<'a, 'py, PyAny>) -> Result<NamespaceName, error::ArgumentError> {
+        if let Ok(bytes) = given.cast::<PyBytes>() {
+            return Ok(NamespaceName(bytes.as_bytes().to_vec()));
+        }
+        Ok(NamespaceName(given.extract::<&str>()?.as_bytes().to_vec()))
+    }
+}
+
 /// Stores values; see the method of [`tier_methods`].
 pub(crate) fn store(
     py: Python<'_>,
     tier: &TierSet,
     values: &Bound<'_, PyAny>,
     hints: TierHints,
+    namespace: &[u8],
 ) -> PyResult<()> {
     let pairs = items(values, "values", "bytes")?;
     let mut keys = Vec::with_capacity(pairs.len());
@@ -58,8 +74,10 @@ pub(crate) fn store(
         // SAFETY: `sources` borrows or exports the bytes until this call returns.
         let bytes = spans.iter().map(|span| unsafe { bytes_of(span) });
         let pairs = keys.iter().zip(bytes);
-        let values: Vec<TierValue<'_>> =
-            pairs.map(|(key, value)| TierValue::new(key, value).with_hints(hints)).collect();
+        let values: Vec<TierValue<'_>> = pairs
+            .map(|(key, value)| TierValue::new(key, value).with_hints(hints))
+            .map(|value| value.with_namespace(namespace))
+            .collect();
         let results = tier.store_with(&values);
         // An older value must not be taken for the one that was not stored.
         let lost: Vec<&[u8]> = values
@@ -214,24 +232,36 @@ macro_rules! tier_methods {
             #[pyo3(
                                 signature = (
                                     values, *, ttl=None, priority=$crate::number::Int::usual(0),
-                                    data_type=$crate::data_type::ElementType::default()
+                                    data_type=$crate::data_type::ElementType::default(),
+                                    namespace=$crate::tier_values::NamespaceName::default()
                                 ),
-                                text_signature = "($self, values, *, ttl=None, \
-                            priority=0, data_type='unknown')"
+                                text_signature = "($self, values, *, ttl=None, priority=0, \
+                            data_type='unknown', namespace='')"
                             )]
             fn store(
                 &self,
-                py: Python<'_>,
                 values: &Bound<'_, PyAny>,
                 ttl: Option<$crate::number::Seconds<'_>>,
                 priority: $crate::number::Int<'_>,
                 data_type: $crate::data_type::ElementType,
+                namespace: $crate::tier_values::NamespaceName,
             ) -> PyResult<()> {
-                let tier = self.tier()?;
+                let (tier, py) = (self.tier()?, values.py());
                 let (priority, ttl) = $crate::node_values::worth(py, priority, ttl)?;
                 let hints =
                     kvmem::tier::TierHints { priority, ttl, depth: 0, data_type: data_type.0 };
-                $crate::tier_values::store(py, &**tier, values, hints)
+                $crate::tier_values::store(py, &**tier, values, hints, &namespace.0)
+            }
+
+            #[doc = doc!("_TierValues.forget_namespace")]
+            fn forget_namespace(
+                &self,
+                py: Python<'_>,
+                namespace: $crate::tier_values::NamespaceName,
+            ) -> PyResult<usize> {
+                let tier = self.tier()?;
+                let removed = py.detach(|| tier.forget_namespace(&namespace.0));
+                removed.map_err(|error| $crate::error::tier(py, &error))
             }
 
             #[doc = doc!("_TierValues.fetch")]

@@ -8,6 +8,8 @@ import doctest
 import errno
 import gc
 import os
+import random
+import subprocess
 import sys
 import threading
 import time
@@ -575,3 +577,71 @@ def test_a_tier_with_dsync_is_durable_at_once(path: Path, several: bool) -> None
     assert (found.entries, found.unverified_values) == (1, 0)
     with pytest.raises(TypeError, match=r"got an unexpected keyword argument 'journal_bytes'"):
         kvmem.DiskTier(path, journal_bytes="64KiB")  # type: ignore[call-arg]
+
+
+READER = """
+import sys, kvmem
+with kvmem.DiskTier(sys.argv[1], key_file=sys.argv[2]) as tier:
+    found = tier.fetch(range(40))
+    stats = tier.stats()
+print(sum(value is not None for value in found), stats.key_misses, stats.tag_misses)
+"""
+
+
+def test_values_are_read_by_processes_with_their_key_alone(
+    tmp_path: Path, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    digits = {name: name * 64 for name in "ab"}
+
+    def keys(*names: str) -> Path:
+        file = tmp_path / f"keys-{'-'.join(names)}"
+        file.write_text("# a comment\n" + "\n".join(digits[name] for name in names))
+        file.chmod(0o400)
+        return file
+
+    def read(file: Path) -> str:
+        run = [sys.executable, "-c", READER, str(path), str(file)]
+        done = subprocess.run(run, capture_output=True, text=True, check=True, timeout=LIMIT)
+        assert not any(key in done.stdout + done.stderr for key in digits.values())
+        return done.stdout.strip()
+
+    numbers = random.Random(1)
+    # Numbers of few exponents, as those of keys and values of a model are.
+    values = [
+        b"".join(numbers.randrange(0x3F00, 0x4000).to_bytes(2, "little") for _ in range(10_000))
+        for _ in range(40)
+    ]
+    total = sum(map(len, values))
+    with kvmem.DiskTier(path, bytes="16MiB", codec="auto", key_file=keys("a")) as tier:
+        for number, value in enumerate(values):
+            name = "tenant" if number < 10 else b"other"
+            tier.store({number: value}, data_type="bfloat16", namespace=name)
+        stats = tier.stats()
+        assert stats.encoded_before_bytes == total == stats.bytes
+        assert stats.encoded_after_bytes < 0.75 * total and stats.encode_ns > 0
+        assert tier.fetch([0]) == [values[0]] and tier.stats().decode_ns > 0
+    assert read(keys("a")) == "40 0 0"
+    assert read(keys("b")) == "0 40 0"
+    assert read(keys("b", "a")) == "40 0 0"
+    found = kvmem.DiskTier.inspect(path)
+    assert (found.encrypted, found.namespaces, found.format_version) == (40, 2, 3)
+    assert found.stored_bytes < 0.75 * found.value_bytes
+    verified = kvmem.DiskTier.verify(path, key_file=keys("b"))
+    assert verified.damaged == 40 and verified.damaged_values[0].damage == "encoding"
+    assert kvmem.DiskTier.verify(path, key_file=keys("a")).damaged == 0
+    with kvmem.TierSet([path], key_file=keys("b", "a")) as tiers:
+        assert (tiers.forget_namespace("tenant"), tiers.forget_namespace("nobody")) == (10, 0)
+        assert tiers.fetch([9]) == [None] and tiers.fetch([10]) == [values[10]]
+    assert read(keys("a")) == "30 0 0"
+    with pytest.raises(kvmem.InvalidArgumentError, match=r"codec is .zip.: give none or auto"):
+        kvmem.DiskTier(path, codec="zip")
+    open_to_all = tmp_path / "open"
+    open_to_all.write_text(digits["a"])
+    open_to_all.chmod(0o640 | 0o004)
+    with pytest.raises(kvmem.InvalidArgumentError, match=r"mode 0644.*chmod 0400") as mode:
+        kvmem.DiskTier(path, key_file=open_to_all)
+    assert str(open_to_all) in str(mode.value)
+    with pytest.raises(kvmem.DiskTierError, match="cannot read the key file") as missing:
+        kvmem.DiskTier(path, key_file=tmp_path / "none")
+    assert missing.value.errno == errno.ENOENT
+    assert not any(key in caplog.text for key in digits.values())

@@ -30,6 +30,8 @@ struct DiskTierVerifyOptions {
     ProgressFn progress;
     /// Ends the verification early, if it is set: see `CancelToken`.
     const CancelToken *cancel = nullptr;
+    /// The `key_file` of a tier, with which each value is decrypted and decompressed, too.
+    std::string key_file;
 };
 
 namespace detail {
@@ -54,9 +56,10 @@ public:
         const ProgressCallback progress(options.progress);
         DiskTierVerification found;
         found.damaged_values.resize(options.max_damaged_values);
-        check(kvmem_disk_tier_verify(path.c_str(), progress.function(), progress.user(),
-                                     native(options.cancel), &found, found.damaged_values.data(),
-                                     found.damaged_values.size()));
+        check(kvmem_disk_tier_verify(
+            path.c_str(), options.key_file.empty() ? nullptr : options.key_file.c_str(),
+            progress.function(), progress.user(), native(options.cancel), &found,
+            found.damaged_values.data(), found.damaged_values.size()));
         if (found.damaged < found.damaged_values.size()) {
             found.damaged_values.resize(static_cast<std::size_t>(found.damaged));
         }

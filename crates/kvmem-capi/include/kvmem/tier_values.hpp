@@ -36,6 +36,10 @@ enum class Fetched : std::uint32_t {
     lost = KVMEM_FETCHED_LOST,
     /// The drive has failed to read the value, and does not read it again yet.
     suspect = KVMEM_FETCHED_SUSPECT,
+    /// The value is encrypted with a key that the tier does not have. It stays.
+    no_key = KVMEM_FETCHED_NO_KEY,
+    /// The tag is wrong: a person has changed the bytes and the checksum. The value is removed.
+    bad_tag = KVMEM_FETCHED_BAD_TAG,
 };
 
 /// A value to store: its key, its bytes, and hints about its worth.
@@ -49,6 +53,8 @@ struct DiskTierValue {
     std::uint32_t priority = 0;
     /// The type of the value's elements. A tier that compresses values tries it first.
     DataType data_type = DataType::unknown;
+    /// The name of the namespace whose keys encrypt the value, such as that of a tenant.
+    std::string_view namespace_name{};
 };
 
 /// A value to fetch: its key, and memory for it, at least as long as the value. Memory that begins
@@ -97,7 +103,8 @@ public:
             }
             list.push_back({one.key.data(), one.key.size(), one.bytes.data(), one.bytes.size(),
                             static_cast<std::uint64_t>(ttl), one.priority,
-                            static_cast<std::uint32_t>(one.data_type)});
+                            static_cast<std::uint32_t>(one.data_type), one.namespace_name.data(),
+                            one.namespace_name.size()});
         }
         std::vector<kvmem_status> results(list.size());
         const kvmem_status status =
@@ -170,6 +177,15 @@ public:
         std::uint64_t removed = 0;
         check(kvmem_disk_tier_remove(native_handle(), &one, 1, &removed));
         return removed != 0;
+    }
+
+    /// Forgets the keys of a namespace, durably, and removes its values: no copy of their bytes can
+    /// be decrypted any more. Returns how many there were; see kvmem_disk_tier_forget_namespace.
+    std::uint64_t forget_namespace(std::string_view namespace_name) {
+        std::uint64_t removed = 0;
+        check(kvmem_disk_tier_forget_namespace(native_handle(), namespace_name.data(),
+                                               namespace_name.size(), &removed));
+        return removed;
     }
 
     /// Removes all values, durably.

@@ -1,6 +1,8 @@
 /* A disk tier: alone, after a restart, used by threads, and when the file is unusable. */
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -156,12 +158,12 @@ static void alone(void) {
     kvmem_disk_tier_verification verified;
     kvmem_disk_tier_damaged_value damaged = {0};
     struct watched watched = {NULL, 0};
-    OK(kvmem_disk_tier_verify(path, watch, &watched, NULL, &verified, &damaged, 1));
+    OK(kvmem_disk_tier_verify(path, NULL, watch, &watched, NULL, &verified, &damaged, 1));
     CHECK(verified.entries == COUNT - 1 && verified.damaged == 0 && damaged.bytes == 0);
     CHECK(watched.done == verified.bytes);
     OK(kvmem_cancel_create(&watched.cancel));
     watched.done = 0;
-    IS(KVMEM_ERR_CANCELLED, kvmem_disk_tier_verify(path, watch, &watched, watched.cancel,
+    IS(KVMEM_ERR_CANCELLED, kvmem_disk_tier_verify(path, NULL, watch, &watched, watched.cancel,
                                                    &verified, NULL, 0));
     SAYS("was cancelled");
     OK(kvmem_cancel_destroy(watched.cancel));
@@ -205,7 +207,7 @@ static void unusable(void) {
     kvmem_disk_tier_verification result;
     IS(KVMEM_ERR_BAD_TIER, kvmem_disk_tier_inspect(path, &found));
     SAYS("it is no disk tier");
-    IS(KVMEM_ERR_BAD_TIER, kvmem_disk_tier_verify(path, NULL, NULL, NULL, &result, NULL, 0));
+    IS(KVMEM_ERR_BAD_TIER, kvmem_disk_tier_verify(path, NULL, NULL, NULL, NULL, &result, NULL, 0));
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_disk_tier_inspect("/tmp", &found));
     SAYS("neither a file nor a block device");
     IS(KVMEM_ERR_SYSTEM, kvmem_disk_tier_inspect("/tmp/no such folder/tier", &found));
@@ -391,6 +393,127 @@ static void threads(void) {
     OK(kvmem_disk_tier_destroy(tier));
 }
 
+static char keys_path[80];
+
+/* Writes a key file: one key for each letter, which is all of its digits. */
+static void write_keys(const char *letters, mode_t mode) {
+    (void) unlink(keys_path);
+    const int file = open(keys_path, O_CREAT | O_WRONLY, 0600);
+    CHECK(file >= 0);
+    for (; *letters != 0; letters++) {
+        char line[65];
+        memset(line, *letters, 64);
+        line[64] = '\n';
+        CHECK(write(file, line, sizeof line) == (ssize_t) sizeof line);
+    }
+    CHECK(close(file) == 0 && chmod(keys_path, mode) == 0);
+}
+
+static kvmem_status open_encoded(const char *codec, kvmem_disk_tier **tier) {
+    kvmem_disk_tier_options options;
+    OK(kvmem_disk_tier_options_init(&options, sizeof options));
+    CHECK(options.codec == NULL && options.key_file == NULL);
+    options.bytes = 16 * MIB;
+    options.codec = codec;
+    options.key_file = keys_path;
+    return kvmem_disk_tier_open(path, &options, tier, NULL);
+}
+
+enum { ENCODED = 20, ENCODED_BYTES = 32768 };
+
+/* Numbers of few exponents. */
+static void fill_numbers(unsigned char *bytes, uint64_t key) {
+    uint64_t state = key + 1;
+    for (int at = 0; at < ENCODED_BYTES; at += 2) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        bytes[at] = (unsigned char) (state >> 40);
+        bytes[at + 1] = (state >> 50) % 2 ? 0x3f : 0xbf;
+    }
+}
+
+/* Fetches all values; each has this outcome, and is right if it is there. */
+static void fetch_all(kvmem_disk_tier *tier, uint64_t first, uint32_t outcome) {
+    static unsigned char found[ENCODED_BYTES], expected[ENCODED_BYTES];
+    for (uint64_t key = first; key < ENCODED; key++) {
+        kvmem_disk_tier_request request = {&key, sizeof key, found, sizeof found, 0, 0, 0};
+        OK(kvmem_disk_tier_fetch(tier, &request, 1));
+        CHECK(request.outcome == outcome);
+        fill_numbers(expected, key);
+        CHECK(outcome != KVMEM_FETCHED_HIT || memcmp(found, expected, sizeof found) == 0);
+    }
+}
+
+/* Compressed and encrypted values, found by another process with the key alone. */
+static void encoded(void) {
+    snprintf(keys_path, sizeof keys_path, "%s.keys", path);
+    kvmem_disk_tier *tier;
+    write_keys("a", 0644);
+    IS(KVMEM_ERR_INVALID_ARGUMENT, open_encoded("auto", &tier));
+    SAYS("has the mode 0644, so other users can read or change it: `chmod 0400");
+    write_keys("x", 0400);
+    IS(KVMEM_ERR_INVALID_ARGUMENT, open_encoded("auto", &tier));
+    SAYS("has 64 characters that are not a key");
+    write_keys("a", 0400);
+    IS(KVMEM_ERR_INVALID_ARGUMENT, open_encoded("zip", &tier));
+    SAYS("codec is \"zip\": use \"none\" or \"auto\"");
+    OK(open_encoded("auto", &tier));
+    static unsigned char data[ENCODED_BYTES];
+    for (uint64_t key = 0; key < ENCODED; key++) {
+        fill_numbers(data, key);
+        const char *tenant = key < 5 ? "one" : "another";
+        const kvmem_disk_tier_value one = {.key = &key,
+                                           .key_bytes = sizeof key,
+                                           .data = data,
+                                           .bytes = sizeof data,
+                                           .data_type = KVMEM_DATA_BFLOAT16,
+                                           .namespace_name = tenant,
+                                           .namespace_bytes = strlen(tenant)};
+        OK(kvmem_disk_tier_store(tier, &one, 1, NULL));
+    }
+    const kvmem_disk_tier_stats before = stats(tier);
+    CHECK(before.encoded_before_bytes == ENCODED * (uint64_t) ENCODED_BYTES);
+    CHECK(before.encoded_after_bytes < before.encoded_before_bytes / 4 * 3 && before.encode_ns > 0);
+    CHECK(before.bytes == before.encoded_before_bytes);
+    OK(kvmem_disk_tier_destroy(tier));
+
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        OK(open_encoded(NULL, &tier));
+        fetch_all(tier, 0, KVMEM_FETCHED_HIT);
+        OK(kvmem_disk_tier_destroy(tier));
+        write_keys("b", 0400);
+        OK(open_encoded("auto", &tier));
+        fetch_all(tier, 0, KVMEM_FETCHED_NO_KEY);
+        CHECK(stats(tier).key_misses == ENCODED);
+        OK(kvmem_disk_tier_destroy(tier));
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+
+    kvmem_disk_tier_inspection inspected;
+    OK(kvmem_disk_tier_inspect(path, &inspected));
+    CHECK(inspected.encrypted == ENCODED && inspected.stored_bytes < inspected.value_bytes);
+    kvmem_disk_tier_verification verified;
+    kvmem_disk_tier_damaged_value damaged = {0};
+    OK(kvmem_disk_tier_verify(path, keys_path, NULL, NULL, NULL, &verified, &damaged, 1));
+    CHECK(verified.damaged == ENCODED && damaged.damage == KVMEM_DAMAGE_ENCODING);
+    /* Rotated: the new key writes, and both read. */
+    write_keys("ba", 0400);
+    OK(kvmem_disk_tier_verify(path, keys_path, NULL, NULL, NULL, &verified, NULL, 0));
+    CHECK(verified.damaged == 0 && verified.entries == ENCODED);
+    OK(open_encoded("auto", &tier));
+    fetch_all(tier, 0, KVMEM_FETCHED_HIT);
+    uint64_t removed;
+    OK(kvmem_disk_tier_forget_namespace(tier, "one", 3, &removed));
+    CHECK(removed == 5);
+    fetch_all(tier, 5, KVMEM_FETCHED_HIT);
+    CHECK(stats(tier).entries == ENCODED - 5);
+    OK(kvmem_disk_tier_destroy(tier));
+    CHECK(unlink(path) == 0 && unlink(keys_path) == 0);
+}
+
 int main(void) {
     snprintf(path, sizeof path, "/tmp/kvmem-disk-tier-%d", (int) getpid());
     kvmem_pool_options options;
@@ -400,6 +523,7 @@ int main(void) {
     alone();
     wrong_caches();
     CHECK(unlink(path) == 0);
+    encoded();
     custom_admission();
     threads();
     unusable();

@@ -1,6 +1,7 @@
 // A disk tier: alone, below a cache, and after a restart.
 #include <memory>
 #include <string>
+#include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -198,12 +199,63 @@ static void custom_admission(const kvmem::Pool &pool) {
     CHECK(std::remove(path.c_str()) == 0);
 }
 
+static void encoded() {
+    const std::string keys = path + ".keys";
+    const auto write_keys = [&keys](const std::string &digits) {
+        (void)std::remove(keys.c_str());
+        std::FILE *file = std::fopen(keys.c_str(), "w");
+        for (const char digit : digits) {
+            const std::string line = std::string(64, digit) + "\n";
+            CHECK(std::fwrite(line.data(), 1, line.size(), file) == line.size());
+        }
+        CHECK(std::fclose(file) == 0 && chmod(keys.c_str(), 0400) == 0);
+    };
+    kvmem::DiskTierOptions options = of(16 * MIB);
+    options.codec = "auto";
+    options.key_file = keys.c_str();
+    THROWS(KVMEM_ERR_SYSTEM, "cannot read the key file", DiskTier(path, options));
+    write_keys("1");
+    const std::string text_of = std::string(20'000, 'x');
+    {
+        DiskTier tier(path, options);
+        std::vector<kvmem::DiskTierValue> values(2);
+        for (std::size_t at = 0; at < 2; at++) {
+            values[at].key = at == 0 ? "a" : "b";
+            values[at].bytes = kvmem::detail::bytes_of(text_of.data(), text_of.size());
+            values[at].data_type = kvmem::DataType::float8_e4m3fn;
+            values[at].namespace_name = at == 0 ? "first" : "second";
+        }
+        CHECK(tier.store(kvmem::span<const kvmem::DiskTierValue>(values.data(), 2)) == 2);
+        CHECK(tier.stats().encoded_after_bytes < tier.stats().encoded_before_bytes);
+    }
+    write_keys("2");
+    {
+        DiskTier tier(path, options);
+        std::vector<std::byte> memory(text_of.size());
+        const kvmem::DiskTierRequest one = {"a", kvmem::bytes_span(memory.data(), memory.size())};
+        const auto results = tier.fetch(kvmem::span<const kvmem::DiskTierRequest>(&one, 1));
+        CHECK(results[0].outcome == Fetched::no_key && !tier.fetch("b"));
+        CHECK(tier.stats().key_misses == 2);
+    }
+    kvmem::DiskTierVerifyOptions verify;
+    verify.key_file = keys;
+    CHECK(DiskTier::verify(path, verify).damaged == 2 && DiskTier::verify(path).damaged == 0);
+    write_keys("21");
+    CHECK(DiskTier::verify(path, verify).damaged == 0);
+    DiskTier tier(path, options);
+    CHECK(text(*tier.fetch("a")) == text_of && text(*tier.fetch("b")) == text_of);
+    CHECK(tier.forget_namespace("first") == 1 && tier.forget_namespace("first") == 0);
+    CHECK(!tier.fetch("a") && text(*tier.fetch("b")) == text_of);
+    CHECK(std::remove(path.c_str()) == 0 && std::remove(keys.c_str()) == 0);
+}
+
 int main() {
     path = "/tmp/kvmem-disk-tier-cpp-" + std::to_string(getpid());
     kvmem::PoolOptions options;
     options.pages = "4k";
     const kvmem::Pool pool(MIB, options);
     custom_admission(pool);
+    encoded();
     alone();
     looked_into();
     wrong();

@@ -41,8 +41,8 @@ const fn c(
 }
 
 /// The constructor of a class of Python.
-const fn arguments(begin: &'static str) -> Face {
-    Face { language: "Python", file: STUB, begin, end: ") -> Self: ...", renamed: &[] }
+const fn arguments(begin: &'static str, renamed: &'static [(&'static str, &'static str)]) -> Face {
+    Face { language: "Python", file: STUB, begin, end: ") -> Self: ...", renamed }
 }
 
 const fn python(
@@ -57,9 +57,13 @@ const STRUCTURES: &[Structure] = &[
     Structure {
         rust: ("kvmem-tier/src/tier/options.rs", "DiskTierOptions"),
         faces: &[
-            c("typedef struct kvmem_disk_tier_options {", "} kvmem_disk_tier_options;", &[]),
-            arguments("class DiskTier(_TierValues):"),
-            arguments("class TierSet(_TierValues):"),
+            c(
+                "typedef struct kvmem_disk_tier_options {",
+                "} kvmem_disk_tier_options;",
+                &[("keys", "key_file")],
+            ),
+            arguments("class DiskTier(_TierValues):", &[("keys", "key_file")]),
+            arguments("class TierSet(_TierValues):", &[("keys", "key_file")]),
         ],
         absent: &[
             ("depth", "the default is right for every drive; hidden, for measurements"),

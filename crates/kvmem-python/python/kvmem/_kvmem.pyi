@@ -150,6 +150,7 @@ class _TierValues(_Manager):
         ttl: float | None = None,
         priority: SupportsIndex = 0,
         data_type: str = "unknown",
+        namespace: str | bytes = "",
     ) -> None:
         """Stores values under their keys, all of them together, and replaces the values
         that the keys had. ``values`` is a mapping, or pairs of a key and its bytes.
@@ -158,7 +159,8 @@ class _TierValues(_Manager):
         the wall clock; None: forever. Afterwards they are misses, and are evicted before
         all others. Values of a lower ``priority``, 0 to 3, are evicted first. A tier with a
         ``codec`` tries the ``data_type`` of the values' elements first: "bfloat16",
-        "float16", "float8_e4m3fn" or "float8_e5m2".
+        "float16", "float8_e4m3fn" or "float8_e5m2". A tier with a ``key_file`` encrypts them
+        with keys of the ``namespace``, such as the name of a tenant.
 
         A stored value is found again after the process was killed, and after a power cut
         once :meth:`sync` has returned. Values that begin at a multiple of 4096 bytes in
@@ -167,6 +169,15 @@ class _TierValues(_Manager):
         Raises :class:`OutOfSpaceError` or :class:`DiskTierError` if a value could not be
         stored; its key has no value then. ``failed`` of the exception has the keys of all
         such values; the others are stored.
+        """
+
+    def forget_namespace(self, namespace: str | bytes) -> int:
+        """Forgets the keys of a namespace, durably, and removes its values: no copy of their
+        bytes can be decrypted any more, except with an older copy of the first two blocks of
+        the file. Values that are stored in it later have new keys. Returns how many values
+        there were; without a ``key_file``, 0.
+
+        Raises :class:`DiskTierError`: the keys may still be there.
         """
 
     def fetch(self, keys: Iterable[_CacheKey]) -> list[_bytes | None]:
@@ -1122,9 +1133,10 @@ class DiskTier(_TierValues):
         *,
         max_damaged_values: SupportsIndex = 1000,
         progress: _Progress | None = None,
+        key_file: str | PathLike[str] | None = None,
     ) -> DiskTierVerification:
         """Reads every value in a file or block device, compares it with its checksum, and writes
-        nothing. Damaged values are a part of the result; the first ``max_damaged_values`` of them
+        nothing. With the ``key_file`` of a tier, each value is decrypted and decompressed, too. Damaged values are a part of the result; the first ``max_damaged_values`` of them
         are named. ``progress`` is called with ``(done, total)`` in bytes; if it raises, the
         verification ends with the exception.
 

@@ -39,9 +39,10 @@ class DamagedValue(NamedTuple):
     """Its length in bytes."""
     ranges: int
     """In how many ranges of the file it lies."""
-    damage: Literal["checksum", "device"]
+    damage: Literal["checksum", "device", "encoding"]
     """``checksum``: the bytes on the drive are not those that were stored. ``device``: the drive
-    failed to read them."""
+    failed to read them. ``encoding``: the bytes have their checksum, and the keys do not decode
+    them."""
     errno: int | None
     """Error number of the kernel, if the drive failed."""
     unverified: bool

@@ -26,7 +26,8 @@ fn a_verification_ends_when_its_caller_says_so() {
         read_before.push(read);
         ControlFlow::Continue(())
     };
-    let damaged = verify_until(&device, whole.clone(), go_on).expect("nothing ends it");
+    let damaged =
+        verify_until(&device, whole.clone(), None, go_on).unwrap().expect("nothing ends it");
     assert!(damaged.is_empty());
     assert_eq!(read_before, [0, 4 * (40 << 20), 5 * (40 << 20)]);
 
@@ -39,7 +40,7 @@ fn a_verification_ends_when_its_caller_says_so() {
     let until = |end| {
         let go_on =
             |read| if read >= end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-        verify_until(&device, whole.clone(), go_on)
+        verify_until(&device, whole.clone(), None, go_on).unwrap()
     };
     assert!(until(0).is_none() && until(1).is_none());
     assert!(until(5 * (40 << 20)).is_none(), "it can end at the end, too");
