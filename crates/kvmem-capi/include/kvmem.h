@@ -232,8 +232,8 @@
 /// A fetch: the value is encrypted with a key that the tier does not have. It stays.
 #define KVMEM_FETCHED_NO_KEY 7
 
-/// A fetch: the bytes have their checksum, and their tag is wrong: a person has changed them, or put
-/// them in the place of others. The value is removed.
+/// A fetch: the bytes have their checksum, and their tag is wrong: a person has changed them, or
+/// put them in the place of others. The value is removed.
 #define KVMEM_FETCHED_BAD_TAG 8
 
 /// Damage: the bytes on the drive are not those that were stored.
@@ -1308,8 +1308,8 @@ typedef struct kvmem_disk_tier_value {
     uint32_t priority;
     /// The type of the value's elements, as in kvmem_value_hints.
     uint32_t data_type;
-    /// The name of the namespace whose keys encrypt the value, such as that of a tenant; may be NULL
-    /// if it has no bytes, as the one without a name. See kvmem_disk_tier_forget_namespace.
+    /// The name of the namespace whose keys encrypt the value, such as that of a tenant; may be
+    /// NULL if it has no bytes, as the one without a name. See kvmem_disk_tier_forget_namespace.
     const void *namespace_name;
     /// Number of bytes of the name.
     uint64_t namespace_bytes;
@@ -2941,8 +2941,8 @@ kvmem_status kvmem_disk_tier_inspect(const char *path,
 
 /// Reads every value in the file or block device at `path`, compares it with its checksum, and
 /// writes nothing. With `key_file` (may be NULL), the `key_file` of a tier, each value is decrypted
-/// and decompressed, too. `progress` (may be NULL) is called with `user` and KVMEM_PHASE_VERIFY at the begin, each time that 128 MiB have
-/// been read, and at the end, by the calling thread.
+/// and decompressed, too. `progress` (may be NULL) is called with `user` and KVMEM_PHASE_VERIFY at
+/// the begin, each time that 128 MiB have been read, and at the end, by the calling thread.
 ///
 /// `out_verification` receives the counts. Damaged values are no failure: `damaged` (may be NULL)
 /// receives the first `capacity` of them, in the order of the file.

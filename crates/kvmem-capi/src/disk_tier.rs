@@ -330,8 +330,8 @@ pub struct kvmem_disk_tier_value {
     pub priority: u32,
     /// The type of the value's elements, as in kvmem_value_hints.
     pub data_type: u32,
-    /// The name of the namespace whose keys encrypt the value, such as that of a tenant; may be NULL
-    /// if it has no bytes, as the one without a name. See kvmem_disk_tier_forget_namespace.
+    /// The name of the namespace whose keys encrypt the value, such as that of a tenant; may be
+    /// NULL if it has no bytes, as the one without a name. See kvmem_disk_tier_forget_namespace.
     pub namespace_name: In<c_void>,
     /// Number of bytes of the name.
     pub namespace_bytes: u64,
@@ -354,8 +354,8 @@ pub const KVMEM_FETCHED_LOST: u32 = 5;
 pub const KVMEM_FETCHED_SUSPECT: u32 = 6;
 /// A fetch: the value is encrypted with a key that the tier does not have. It stays.
 pub const KVMEM_FETCHED_NO_KEY: u32 = 7;
-/// A fetch: the bytes have their checksum, and their tag is wrong: a person has changed them, or put
-/// them in the place of others. The value is removed.
+/// A fetch: the bytes have their checksum, and their tag is wrong: a person has changed them, or
+/// put them in the place of others. The value is removed.
 pub const KVMEM_FETCHED_BAD_TAG: u32 = 8;
 
 /// A value to fetch, and the result.

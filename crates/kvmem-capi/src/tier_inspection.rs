@@ -109,8 +109,8 @@ pub unsafe extern "C" fn kvmem_disk_tier_inspect(
 
 /// Reads every value in the file or block device at `path`, compares it with its checksum, and
 /// writes nothing. With `key_file` (may be NULL), the `key_file` of a tier, each value is decrypted
-/// and decompressed, too. `progress` (may be NULL) is called with `user` and KVMEM_PHASE_VERIFY at the begin, each time that 128 MiB have
-/// been read, and at the end, by the calling thread.
+/// and decompressed, too. `progress` (may be NULL) is called with `user` and KVMEM_PHASE_VERIFY at
+/// the begin, each time that 128 MiB have been read, and at the end, by the calling thread.
 ///
 /// `out_verification` receives the counts. Damaged values are no failure: `damaged` (may be NULL)
 /// receives the first `capacity` of them, in the order of the file.

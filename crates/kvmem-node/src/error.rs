@@ -290,8 +290,8 @@ pub enum CallError {
     },
     /// A tier that does not encrypt has digests of keys, and does not know those of a namespace.
     #[error(
-        "the tier cannot remove the values of one namespace, because it does not encrypt them: remove \
-         those of all, or start the server with a key file for the tier"
+        "the tier cannot remove the values of one namespace, because it does not encrypt them: \
+         remove those of all, or start the server with a key file for the tier"
     )]
     NamespaceInTier,
     /// The message cannot be decoded.

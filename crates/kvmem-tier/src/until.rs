@@ -14,9 +14,10 @@ use crate::{Contents, DamagedValue, verify, verify_with_keys};
 /// drive, and many batches.
 const PART: u64 = 128 << 20;
 
-/// Verifies all values as [`verify`] does, or as [`verify_with_keys`] with keys, until `go_on` ends it. `go_on` gets the bytes that have
-/// been read in all, with padding: at the begin, and then each time that 128 MiB or one longer
-/// value have been read. Returns `None` if it has ended the verification.
+/// Verifies all values as [`verify`] does, or as [`verify_with_keys`] with keys, until `go_on` ends
+/// it. `go_on` gets the bytes that have been read in all, with padding: at the begin, and then each
+/// time that 128 MiB or one longer value have been read. Returns `None` if it has ended the
+/// verification.
 ///
 /// `contents` loses its entries.
 ///

@@ -90,6 +90,21 @@ def test_values_do_what_they_say(helm: str, command: Path, tmp_path: Path) -> No
     ]
     for one in containers(pod):
         check_container(pod["spec"], one, command)
+    # Values of a tier are encrypted with keys that the server's user alone reads.
+    tier = {"enabled": True, "codec": "auto", "keySecret": "kv-keys"}
+    pod = templates(render(helm, tmp_path, tier=tier))["kvmem-serve"]
+    serve = pod["spec"]["containers"][0]
+    assert "--tier=disk:/tier/kv,1TiB,codec=auto,key-file=/keys/key-file" in serve["args"]
+    assert {"name": "keys", "mountPath": "/keys", "readOnly": True} in serve["volumeMounts"]
+    assert not any(mount["name"] == "secret" for mount in serve["volumeMounts"])
+    install = next(it for it in pod["spec"]["initContainers"] if it["name"] == "keys")
+    assert install["command"][-4:] == ["-m", "0400", "/secret/key-file", "/keys/key-file"]
+    volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+    assert volumes["secret"]["secret"] == {"secretName": "kv-keys", "defaultMode": 0o400}
+    assert volumes["keys"]["emptyDir"]["medium"] == "Memory"
+    assert violations(pod, BASELINE) == []
+    for one in containers(pod):
+        check_container(pod["spec"], one, command)
     # Hugepages are for the largest size.
     pod = templates(render(helm, tmp_path, min="1GiB", max="8GiB"))["kvmem-serve"]
     serve = pod["spec"]["containers"][0]
@@ -113,6 +128,7 @@ def test_values_do_what_they_say(helm: str, command: Path, tmp_path: Path) -> No
 
 
 WRONG = ["size=4G", "size=0GiB", "nodeSelector={}", "tier.path=kv", "metrics.port=80", "sizes=1"]
+WRONG += ["tier.codec=zip", "tier.key=00"]
 
 
 @pytest.mark.parametrize("value", WRONG)

@@ -210,7 +210,7 @@ impl fmt::Display for VerifyReport {
         if self.not_decrypted > 0 {
             writeln!(
                 f,
-                "encrypted      {} value(s): only their checksums were verified, without --key-file",
+                "encrypted      {} value(s), of which only checksums were verified: --key-file",
                 count(self.not_decrypted)
             )?;
         }

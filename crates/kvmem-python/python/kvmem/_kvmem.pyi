@@ -1136,8 +1136,9 @@ class DiskTier(_TierValues):
         key_file: str | PathLike[str] | None = None,
     ) -> DiskTierVerification:
         """Reads every value in a file or block device, compares it with its checksum, and writes
-        nothing. With the ``key_file`` of a tier, each value is decrypted and decompressed, too. Damaged values are a part of the result; the first ``max_damaged_values`` of them
-        are named. ``progress`` is called with ``(done, total)`` in bytes; if it raises, the
+        nothing. With the ``key_file`` of a tier, each value is decrypted and decompressed, too.
+        Damaged values are a part of the result; the first ``max_damaged_values`` of them are
+        named. ``progress`` is called with ``(done, total)`` in bytes; if it raises, the
         verification ends with the exception.
 
         Raises as :meth:`inspect`.

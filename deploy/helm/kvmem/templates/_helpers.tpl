@@ -26,6 +26,14 @@
 {{- end -}}
 {{- end }}
 
+{{/* The options of the disk tier: its codec and its key file. */}}
+{{- define "kvmem.encoding" -}}
+{{- with .Values.tier -}}
+{{- if ne .codec "none" }},codec={{ .codec }}{{ end -}}
+{{- if .keySecret }},key-file=/keys/key-file{{ end -}}
+{{- end -}}
+{{- end }}
+
 {{- define "kvmem.small" -}}
 requests:
   cpu: {{ .Values.resources.holder.cpu | quote }}
