@@ -441,6 +441,8 @@ def test_two_processes_share_a_node(server: Server, script: Callable[..., str]) 
         ({"node": "/a", "rings": 1}, ["rings is 1", "true or false"]),
         ({"node": "/a", "server_users": [-1]}, ["server_users is [-1]", "such as [1000]"]),
         ({"node": "/a", "server_users": 1000}, ["server_users is 1000"]),
+        ({"disk": "/a", "codec": "zip"}, ["codec is 'zip'", '"auto" or "none"']),
+        ({"node": "/a", "codec": "auto"}, ['codec without "disk"', "kvmem serve --tier"]),
         ({"mooncake": {"host": "a"}}, ["mooncake is", "master"]),
         ({"disk": ["/a", "/b"], "mooncake": {"master": "a:1"}}, ["2 disks above a cluster"]),
     ],
@@ -534,6 +536,27 @@ def test_a_budget_ends() -> None:
     budget = Budget(0.01)
     assert 0 < budget.left() <= 0.01
     until(lambda: budget.left() == 0.0)
+
+
+def test_a_disk_is_compressed_and_encrypted_on_request(tmp_path: Path) -> None:
+    key_file = tmp_path / "keys"
+    key_file.write_text("5" * 64)
+    key_file.chmod(0o400)
+    where = {"disk": str(tmp_path / "tier"), "disk_bytes": "16MiB", "deadline": LIMIT}
+    options = {**where, "codec": "auto", "key_file": str(key_file)}
+    with closing(open_store(StorageOptions.parse(options, ""))) as store:
+        round_trip(store, 20, 7)
+        assert isinstance(store, DiskStore)
+        stats = store.tier.stats()
+        assert stats.encoded_after_bytes < stats.encoded_before_bytes == 20 * PAGE
+    # The next process, and one without the key.
+    with closing(open_store(StorageOptions.parse(options, ""))) as store:
+        target = Memory(20)
+        assert store.get(target.values(7000)) == [True] * 20
+        assert target.content() == Memory(20, 7).content()
+    with closing(open_store(StorageOptions.parse(where, ""))) as store:
+        assert store.get(Memory(20).values(7000)) == [False] * 20
+    assert kvmem.DiskTier.inspect(tmp_path / "tier").encrypted == 20
 
 
 def test_types_of_engines_are_hints() -> None:

@@ -320,9 +320,12 @@ fn crc_32c(bytes: &[u8]) -> u32 {
 fn files_of_other_versions_are_read_or_named() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvmem-tier/tests/data");
     let file = TempFile::new("version");
-    for (name, version, values) in
-        [("disk-tier-v1", 1, 3), ("disk-tier-v2-first", 2, 4), ("disk-tier-v2", 2, 4)]
-    {
+    for (name, version, values) in [
+        ("disk-tier-v1", 1, 3),
+        ("disk-tier-v2-first", 2, 4),
+        ("disk-tier-v2", 2, 4),
+        ("disk-tier-v3", 3, 5),
+    ] {
         let text_of = fs::read_to_string(folder.join(name).with_extension("txt")).unwrap();
         let mut bytes = from_text(&text_of).unwrap();
         fs::write(&file.0, &bytes).unwrap();
@@ -335,7 +338,7 @@ fn files_of_other_versions_are_read_or_named() {
         assert_eq!(report["damaged"], 0, "{name}");
         assert!(fs::read(&file.0).unwrap() == bytes, "{name} was changed");
         for copy in bytes[..8192].chunks_exact_mut(4096) {
-            copy[8] = 3;
+            copy[8] = 4;
             copy[12..16].fill(0);
             let sum = crc_32c(copy);
             copy[12..16].copy_from_slice(&sum.to_le_bytes());
@@ -345,7 +348,7 @@ fn files_of_other_versions_are_read_or_named() {
             let output = kvmem(&[command, file.path()]);
             let stderr = text(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{stderr}");
-            let expected = "version 3, and this program reads versions 1 to 2: use a newer kvmem";
+            let expected = "version 4, and this program reads versions 1 to 3: use a newer kvmem";
             assert!(stderr.contains(expected), "{stderr}");
             assert!(fs::read(&file.0).unwrap() == bytes, "{name} was changed");
         }

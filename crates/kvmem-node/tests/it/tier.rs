@@ -20,10 +20,13 @@ use rand_chacha::ChaCha8Rng;
 use crate::simulated::Disk;
 use crate::support::{Place, Running, Tiered, connect_with, memory, wait_for};
 
+/// A value, and the type of its elements.
+type TypedBytes = (Vec<u8>, DataType);
+
 /// A tier in memory, as slow as a test wants it to be.
 #[derive(Default)]
 pub(crate) struct MapTier {
-    values: Mutex<HashMap<Vec<u8>, (Vec<u8>, DataType)>>,
+    values: Mutex<HashMap<Vec<u8>, TypedBytes>>,
     pub(crate) reads: AtomicUsize,
     /// Calls that read values.
     pub(crate) fetches: AtomicUsize,

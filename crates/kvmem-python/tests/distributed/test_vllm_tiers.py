@@ -434,6 +434,37 @@ again.shutdown()
     )
 
 
+def test_chunks_are_compressed_and_encrypted_on_request() -> None:
+    vllm(
+        ALONE
+        + """
+import kvmem
+keys = folder + "/keys"
+with open(os.open(keys, os.O_CREAT | os.O_WRONLY, 0o400), "w") as file:
+    file.write("7" * 64)
+memory[1] = np.tile(np.array([3, 63], np.int8), ROW // 2)
+before = memory[1].copy()
+encoded = dict(codec="auto", key_file=keys)
+tier = make(**encoded)
+tier.submit_store(job(0, [1], [1]))
+assert wait(tier, 1)[0].success
+stats = tier._tier.stats()
+assert stats.encoded_before_bytes == ROW > 1.5 * stats.encoded_after_bytes, stats
+tier.shutdown()
+memory[1] = 0
+tier = make(**encoded)
+tier.submit_load(job(1, [1], [1], load=True))
+assert wait(tier, 1)[1].success and (memory[1] == before).all()
+tier.shutdown()
+tier = make()
+tier.submit_load(job(2, [1], [1], load=True))
+assert not wait(tier, 1)[2].success
+tier.shutdown()
+assert kvmem.DiskTier.inspect(folder + "/tier").encrypted == 1
+"""
+    )
+
+
 def test_hints_of_a_request_are_those_of_the_values_on_the_disk() -> None:
     vllm(
         ALONE
