@@ -159,6 +159,7 @@ class Scene:
             "max_blocks": 2,
             "max_ranges": 2,
             "n": 2,
+            "namespace": "tenant",
             "nbytes": 100,
             "pool": self.pool,
             "pid": 1,
