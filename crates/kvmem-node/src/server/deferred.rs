@@ -307,6 +307,10 @@ impl NodeServer {
         first.next = next;
         if next == Evicted::Enough {
             self.answer_evicting(first);
+            // What the next one waits for may be over, and the tier wakes the server no more.
+            if let Some(next) = self.evicting.front_mut() {
+                next.next = Evicted::More;
+            }
         } else {
             self.evicting.push_front(first);
         }

@@ -358,6 +358,28 @@ fn a_large_fetch_is_done_in_parts() {
     stepped.server.node().check().expect("the invariants hold");
 }
 
+/// An eviction that has waited behind another one goes on without an event.
+#[test]
+fn the_next_eviction_goes_on_when_the_first_is_over() {
+    let mut stepped = Stepped::of(ServerOptions::default(), NodeOptions::default());
+    let options = TierOptions { store_above: 1.0, ..TierOptions::default() };
+    stepped.server.attach_tier_with(Arc::new(BigTier::default()), options).expect("it works");
+    let ((first, number), (second, other)) = (stepped.greet(), stepped.greet());
+    for key in 0..8_u32 {
+        stepped.insert(&first, number, &key.to_le_bytes(), 64);
+    }
+    // The tier stores all values for the first one, so both wait.
+    for (socket, number) in [(&first, number), (&second, other)] {
+        assert!(send(socket, 7, Call::Evict { namespace: None, bytes: 64 }));
+        stepped.server.quantum(number, now_ms());
+    }
+    let (answer, _) = answer_of(&mut stepped, &first);
+    assert!(matches!(answer, Ok(Answer::Count(_))), "{answer:?}");
+    assert!(answer_at(&second).is_some() || stepped.server.has_work(), "nothing wakes the server");
+    let (answer, _) = answer_of(&mut stepped, &second);
+    assert!(matches!(answer, Ok(Answer::Count(1..))), "{answer:?}");
+}
+
 /// All values of a large namespace are removed in parts, and those that come later stay.
 #[test]
 fn clearing_is_done_in_parts() {
