@@ -40,7 +40,7 @@ pub(super) struct Contents {
     values: Vec<Value>,
     by_key: BTreeMap<(usize, Vec<u8>), Vec<ValueId>>,
     memory: Arc<Region>,
-    /// Whether values end with their time: the clock of the tier is that of the real machine.
+    /// Whether values end with their time: a tier counts it from the moment when it stores them.
     expire: bool,
 }
 

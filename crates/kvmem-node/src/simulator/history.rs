@@ -134,8 +134,10 @@ mod tests {
 
     #[test]
     fn a_seed_has_one_history() {
-        for seed in 0..3 {
-            let history = History::new(seed, 1000);
+        let (first, seeds) = (number("KVMEM_TEST_SEED", 0), number("KVMEM_TEST_ROUNDS", 3));
+        let steps = number("KVMEM_TEST_STEPS", 1000) as usize;
+        for seed in first..first + seeds {
+            let history = History::new(seed, steps);
             let [first, second] = [(); 2].map(|()| history.run(true).map_err(|it| it.error));
             let [first, second] = [first.expect("it holds"), second.expect("it holds")];
             let differs = first.trace.iter().zip(&second.trace).find(|(one, other)| one != other);

@@ -11,6 +11,7 @@
 //!    ├ wire         packets, as a SOCK_SEQPACKET socket has them
 //!    ├ environment  clock, random numbers, processes and their descriptors
 //!    ├ disk         the simulated disk of the tier's own tests
+//!    ├ timed_tier   times to live in the tier, by the simulated clock
 //!    ├ contents     which value a look-up may find
 //!    └ prefixes     a copy of the files, recovered after each store
 //! ```
@@ -50,8 +51,8 @@
 //! # Not simulated
 //!
 //! The library's client, which blocks in its threads; several users; the scrubber; tiers over a
-//! network; reads of the kernel that go on after a killed server; the tier's own clock, so values
-//! with a time to live are not compared where there is a tier.
+//! network; reads of the kernel that go on after a killed server. Values that must have ended are
+//! looked for only where there is no tier, which counts from a later moment.
 
 mod client;
 mod config;
@@ -62,6 +63,7 @@ mod disk;
 mod environment;
 mod history;
 mod prefixes;
+mod timed_tier;
 mod wire;
 mod world;
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use kvmem::arena::{Backing, PageSize, Region};
 use kvmem::tier::Tier;
 use kvmem_testkit::random::Random;
+use kvmem_tier::device::Device;
 use kvmem_tier::{DiskTier, DiskTierOptions};
 
 use super::client::{Client, Life, take_back};
@@ -16,6 +17,7 @@ use super::contents::{Contents, Moment};
 use super::disk::Disk;
 use super::environment;
 use super::prefixes::{Prefixes, Seen};
+use super::timed_tier::{Ends, TimedTier};
 use super::wire::{ClientEnd, Wire};
 use crate::node::{Node, NodeMemory};
 use crate::server::{Accepted, NodeServer};
@@ -97,6 +99,8 @@ pub(super) struct World {
     clients: Vec<Client>,
     restart_at: u64,
     disk: Option<Disk>,
+    /// When the values on the disk end.
+    ends: Ends,
     /// Whether the disk has failed at times.
     disk_fails: bool,
     /// Whether the tier has done something that the server does not know yet.
@@ -141,6 +145,7 @@ impl World {
             clients,
             restart_at: 0,
             disk,
+            ends: Ends::default(),
             disk_fails: false,
             woken: false,
             has_jobs: false,
@@ -242,16 +247,17 @@ impl World {
         let Some(server) = &self.server else { return self.outside.now() >= self.restart_at };
         !self.outside.backlog.is_empty()
             || self.outside.wires.iter().any(|it| it.event().is_some() || it.has_rung())
-            || server.sees_an_end()
             || server.waits(self.next_tick) == 0
             || self.woken
+            || server.sees_an_end()
     }
 
     fn is_anything_runnable(&self) -> bool {
         let (now, listens) = (self.outside.now(), self.outside.listens);
-        self.is_server_runnable()
-            || self.has_jobs
+        // The server's processes are looked at last: each is a system call.
+        self.has_jobs
             || self.clients.iter().any(|it| it.is_runnable(now, listens))
+            || self.is_server_runnable()
     }
 
     /// Lets time pass until something happens. Nothing may wait for an answer then.
@@ -413,7 +419,8 @@ impl World {
             let options = DiskTierOptions { format: true, ..options };
             DiskTier::on(disk, &options).map_err(|error| error.to_string())
         });
-        let tier: Arc<dyn Tier> = Arc::new(opened?.0);
+        let (tier, ends) = (opened?.0, Arc::clone(&self.ends));
+        let tier: Arc<dyn Tier> = Arc::new(TimedTier { tier, ends });
         let server = self.server.as_mut().expect("it runs");
         let attach = || server.attach_simulated(tier, config.store_above);
         let (attached, effects) = effects_of(attach);
@@ -613,8 +620,7 @@ impl DiskFault {
     }
 
     fn happen(self, disk: &Disk, random: &mut Random) {
-        let bytes = disk.bytes();
-        let len = bytes.len() as u64;
+        let len = disk.len();
         let sector = |number: u64| {
             let first = number % (len / 512) * 512;
             first..first + 512
@@ -626,7 +632,7 @@ impl DiskFault {
                 bytes[random_at(at, bytes.len())] ^= 1 << (at % 8);
             }),
             DiskFault::Misdirects(from, to) => {
-                let from = sector(from);
+                let (from, bytes) = (sector(from), disk.bytes());
                 let moved = &bytes[from.start as usize..from.end as usize];
                 disk.falsify(sector(to), |bytes| bytes.copy_from_slice(moved));
             }

@@ -91,8 +91,8 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
-    /// Returns the time by which a tier pauses before it reads again what could not be read. A
-    /// simulated device has a time of its own.
+    /// Returns the time by which a tier pauses before it reads again what could not be read, and
+    /// before it begins a failed journal anew. A simulated device has a time of its own.
     fn now(&self) -> Instant {
         Instant::now()
     }

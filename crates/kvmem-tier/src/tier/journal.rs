@@ -42,9 +42,9 @@ pub(super) struct JournalFailure {
 }
 
 impl JournalFailure {
-    fn new(error: &TierError, pause: Duration) -> JournalFailure {
+    fn new(error: &TierError, now: Instant, pause: Duration) -> JournalFailure {
         let is_lost = matches!(error, TierError::TakenOver { .. });
-        let retry = (!is_lost).then(|| (Instant::now() + pause, pause));
+        let retry = (!is_lost).then(|| (now + pause, pause));
         JournalFailure { cause: error.to_string(), retry }
     }
 }
@@ -121,7 +121,8 @@ impl<D: Device> DiskTier<D> {
     pub(super) fn held<T>(&self, result: Result<T, TierError>) -> Result<T, TierError> {
         if let Err(error) = &result {
             event!(WARN, %error, "the journal failed: the tier is read-only");
-            self.failed().get_or_insert_with(|| JournalFailure::new(error, PAUSES[0]));
+            let failure = || JournalFailure::new(error, self.device.now(), PAUSES[0]);
+            self.failed().get_or_insert_with(failure);
         }
         result
     }
@@ -130,7 +131,7 @@ impl<D: Device> DiskTier<D> {
     pub(super) fn begin_anew(&self) {
         let due = || {
             let (at, pause) = self.failed().as_ref()?.retry?;
-            (Instant::now() >= at).then_some(pause)
+            (self.device.now() >= at).then_some(pause)
         };
         if due().is_none() {
             return;
@@ -140,7 +141,10 @@ impl<D: Device> DiskTier<D> {
         let Some(pause) = due() else { return };
         *self.failed() = match self.write_index_anew(&mut journal) {
             Ok(()) => None,
-            Err(error) => Some(JournalFailure::new(&error, (2 * pause).min(PAUSES[1]))),
+            Err(error) => {
+                let pause = (2 * pause).min(PAUSES[1]);
+                Some(JournalFailure::new(&error, self.device.now(), pause))
+            }
         };
         if self.usable().is_ok() {
             event!(INFO, "the journal is begun anew: the tier stores again");
@@ -153,7 +157,7 @@ impl<D: Device> DiskTier<D> {
     pub fn retry_now(&self) {
         self.state().suspects.end_pauses(self.device.now());
         if let Some(JournalFailure { retry: Some((at, _)), .. }) = &mut *self.failed() {
-            *at = Instant::now();
+            *at = self.device.now();
         }
     }
 
