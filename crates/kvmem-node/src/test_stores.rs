@@ -18,6 +18,19 @@ pub(crate) enum Effect {
     Packet { socket: u64 },
 }
 
+impl Effect {
+    /// Returns whether it is a store of the value that the word had.
+    #[cfg(not(loom))]
+    pub(crate) fn changes_nothing(&self) -> bool {
+        match self {
+            Effect::Index { before, after, .. } | Effect::Word { before, after, .. } => {
+                before == after
+            }
+            Effect::Packet { .. } => false,
+        }
+    }
+}
+
 thread_local! {
     /// The effects of this thread since the recording began, if it did.
     static EFFECTS: RefCell<Option<Vec<Effect>>> = const { RefCell::new(None) };

@@ -338,16 +338,15 @@ impl Node {
             }
         }
         let mut counted = 0;
+        let mut all_sums = vec![(0, 0, 0); self.chains.all.len()];
+        for (slot, local) in (0..).zip(&self.locals).filter(|(_, it)| it.siblings != NONE) {
+            let (count, holding, bytes) = &mut all_sums[local.siblings as usize];
+            *count += 1;
+            *holding += u32::from(local.pins == 0);
+            *bytes += self.len_of(slot);
+        }
         for (index, it) in self.chains.all() {
-            let children = || {
-                let all = (0..self.locals.len() as u32)
-                    .filter(|slot| self.locals[*slot as usize].siblings == index);
-                all.collect::<Vec<u32>>()
-            };
-            let children = children();
-            let holding = children.iter().filter(|it| self.locals[**it as usize].pins == 0).count();
-            let bytes: u64 = children.iter().map(|it| self.len_of(*it)).sum();
-            let sums = (children.len() as u32, holding as u32, bytes);
+            let sums = all_sums[index as usize];
             if sums != (it.count, it.holding, it.bytes) || it.count == 0 {
                 return Err(format!("7: siblings {index} are {sums:?}, counted are {it:?}"));
             }

@@ -1,9 +1,7 @@
 //! *Check*: the numbered invariants of a node, for tests and fuzz targets.
 
-use std::collections::{HashMap, HashSet};
-
 use super::node::Node;
-use crate::format::State;
+use crate::format::{MAX_SESSIONS, State};
 
 impl Node {
     /// Checks the invariants:
@@ -33,9 +31,10 @@ impl Node {
         self.check_pins(&used)?;
         self.check_sums(&used)?;
         self.check_chains()?;
-        let free: HashSet<u32> = self.free_slots().iter().copied().collect();
-        let apart = used.iter().all(|slot| !free.contains(slot));
-        if free.len() != self.free_slots().len() || !apart {
+        let mut is_free = vec![false; self.locals.len()];
+        let free = self.free_slots();
+        let twice = free.iter().any(|it| std::mem::replace(&mut is_free[*it as usize], true));
+        if twice || used.iter().any(|it| is_free[*it as usize]) {
             return Err("6: an entry is free twice, or free and in use".to_owned());
         }
         if used.len() + free.len() != self.locals.len() {
@@ -91,36 +90,35 @@ impl Node {
     }
 
     fn check_pins(&self, used: &[u32]) -> Result<(), String> {
-        let mut pins: HashMap<u32, u32> = HashMap::new();
-        let mut users: HashMap<u32, HashSet<usize>> = HashMap::new();
+        let mut pins = vec![0; self.locals.len()];
+        let mut users = vec![Users::default(); self.locals.len()];
         for (session, it) in self.sessions.all() {
             for slot in it.pins.keys() {
-                *pins.entry(*slot).or_default() += 1;
-                users.entry(*slot).or_default().insert(session.number());
+                pins[*slot as usize] += 1;
+                add(&mut users[*slot as usize], session.number());
             }
             for slot in it.reservations.keys() {
-                users.entry(*slot).or_default().insert(session.number());
+                add(&mut users[*slot as usize], session.number());
             }
         }
         for (slot, count) in &self.server_pins {
-            *pins.entry(*slot).or_default() += count;
+            pins[*slot as usize] += count;
         }
-        self.check_order()?;
-        let listed = self.listed();
+        let listed = self.check_order()?;
         for &slot in used {
-            let had = pins.remove(&slot).unwrap_or(0);
-            let counted = self.locals[slot as usize].pins;
+            let (had, local) =
+                (std::mem::take(&mut pins[slot as usize]), &self.locals[slot as usize]);
+            let counted = local.pins;
             if had != counted {
                 return Err(format!("3: {had} users have pins of entry {slot}, not {counted}"));
             }
-            let users = users.remove(&slot).unwrap_or_default();
-            let bits: HashSet<usize> = self.entry(slot).users().collect();
-            if users != bits {
-                return Err(format!("3: entry {slot} is used by {users:?} and names {bits:?}"));
+            let (users, mut named) = (users[slot as usize], Users::default());
+            self.entry(slot).users().for_each(|user| add(&mut named, user));
+            if users != named {
+                return Err(format!("3: entry {slot} is used by {users:x?} and names {named:x?}"));
             }
-            let local = &self.locals[slot as usize];
             let evictable = self.word(slot).state == State::Committed && local.is_candidate();
-            if listed.contains(&slot) != evictable {
+            if listed[slot as usize] != evictable {
                 return Err(format!("4: entry {slot} is evictable: {evictable}, its list differs"));
             }
             let unpinned = self.word(slot).state == State::Committed && counted == 0;
@@ -129,25 +127,24 @@ impl Node {
                 return Err(format!("7: entry {slot} and all of its namespace hold each other"));
             }
         }
-        if pins.is_empty() { Ok(()) } else { Err(format!("3: free entries are pinned: {pins:?}")) }
+        match pins.iter().position(|count| *count > 0) {
+            None => Ok(()),
+            Some(slot) => Err(format!("3: free entry {slot} is pinned")),
+        }
     }
 
     fn check_sums(&self, used: &[u32]) -> Result<(), String> {
-        let (mut bytes, mut pinned) = (HashMap::<u16, u64>::new(), HashMap::<u16, u64>::new());
-        let mut pinned_bytes = HashMap::<u16, u64>::new();
-        let mut entries = HashMap::<u16, u64>::new();
+        let mut all_sums = vec![[0; 4]; self.namespaces.all().len()];
         for &slot in used.iter().filter(|slot| !self.unfinished_reads.contains(slot)) {
-            let namespace = self.namespace_of(slot);
-            *bytes.entry(namespace).or_default() += self.space_of(slot);
-            *entries.entry(namespace).or_default() += 1;
-            if self.locals[slot as usize].pins > 0 {
-                *pinned.entry(namespace).or_default() += 1;
-                *pinned_bytes.entry(namespace).or_default() += self.space_of(slot);
-            }
+            let Some(sums) = all_sums.get_mut(usize::from(self.namespace_of(slot))) else {
+                return Err(format!("5: entry {slot} is of no namespace"));
+            };
+            let is_pinned = u64::from(self.locals[slot as usize].pins > 0);
+            let space = self.space_of(slot);
+            let more = [space, 1, is_pinned, is_pinned * space];
+            *sums = std::array::from_fn(|at| sums[at] + more[at]);
         }
-        for (number, it) in (0..).zip(self.namespaces.all()) {
-            let sums = [&bytes, &entries, &pinned, &pinned_bytes];
-            let sums = sums.map(|sum| sum.get(&number).copied().unwrap_or(0));
+        for (sums, it) in all_sums.into_iter().zip(self.namespaces.all()) {
             let counted = [it.bytes, it.entries(), it.pinned, it.pinned_bytes];
             if sums != counted {
                 return Err(format!("5: {} has {sums:?}, counted are {counted:?}", it.name));
@@ -169,35 +166,44 @@ impl Node {
         self.check_holdings()
     }
 
-    fn check_order(&self) -> Result<(), String> {
-        let mut recorded = HashSet::new();
+    /// Returns which entries are candidates.
+    fn check_order(&self) -> Result<Vec<bool>, String> {
+        let mut recorded = vec![false; self.locals.len()];
+        let mut listed = vec![false; self.locals.len()];
         for (namespace, it) in (0..).zip(self.namespaces.all()) {
             let lists = (0..).zip(it.lists());
             let of_kinds = lists
                 .flat_map(|(priority, it)| (0..).zip(it.by_kind()).map(move |it| (priority, it)));
             for (priority, (kind, list)) in of_kinds {
-                let order = |slot| self.entry(slot).order();
-                let orders: Vec<u64> = list.candidates(&self.locals).map(order).collect();
-                let last = orders.last().copied().unwrap_or(0);
-                if !orders.is_sorted() || last >= self.next_order {
-                    return Err(format!("4: the file has another order of a list: {orders:?}"));
+                let mut last = 0;
+                for slot in list.candidates(&self.locals) {
+                    let order = self.entry(slot).order();
+                    let twice = std::mem::replace(&mut listed[slot as usize], true);
+                    if twice || order < last || order >= self.next_order {
+                        return Err(format!(
+                            "4: the file has entry {slot} of a list at {order}, behind {last}"
+                        ));
+                    }
+                    last = order;
                 }
                 for (order, slot) in list.records(&self.locals) {
                     let entry = self.entry(slot);
                     let of = (entry.namespace(), entry.priority(), entry.order());
                     let own = self.history.as_ref().map_or(0, |it| it.kind(slot));
-                    if of != (namespace, priority, order) || own != kind || !recorded.insert(slot) {
+                    let twice = std::mem::replace(&mut recorded[slot as usize], true);
+                    if of != (namespace, priority, order) || own != kind || twice {
                         return Err(format!("4: entry {slot} has two records, or is another's"));
                     }
                 }
             }
         }
-        Ok(())
+        Ok(listed)
     }
+}
 
-    /// Returns the entries of all lists.
-    fn listed(&self) -> HashSet<u32> {
-        let lists = self.namespaces.all().iter().flat_map(|it| it.lists());
-        lists.flat_map(|list| list.candidates(&self.locals, self.history.as_deref())).collect()
-    }
+/// The numbers of sessions, as bits.
+type Users = [u64; MAX_SESSIONS / 64];
+
+fn add(users: &mut Users, number: usize) {
+    users[number / 64] |= 1 << (number % 64);
 }

@@ -271,6 +271,15 @@ impl Node {
         self.by_key.insert_unique(hash, slot, hash_of);
     }
 
+    /// Makes room for the keys of a number of entries: none of them is hashed again when others
+    /// come.
+    pub(super) fn reserve_keys(&mut self, count: usize) {
+        let entries = self.memory.entries();
+        let hash_key = self.memory.header.hash_key;
+        let hash_of = |slot: &u32| Node::hash_of_entry(hash_key, &entries[*slot as usize]);
+        self.by_key.reserve(count, hash_of);
+    }
+
     /// Ends the look-ups of an entry. Returns the hash of its key.
     pub(super) fn leave(&mut self, slot: u32, key_len: u8) -> u64 {
         let entry = &self.memory.entries()[slot as usize];

@@ -324,6 +324,7 @@ impl Node {
             values.iter().for_each(|(_, _, slot)| self.set_order(*slot));
         }
         self.chains.begin_linking(values.len());
+        self.reserve_keys(values.len());
         for (_, batch, slot) in values {
             let word = self.word(slot);
             let (namespace, key) = (self.entry(slot).namespace(), self.entry(slot).key());

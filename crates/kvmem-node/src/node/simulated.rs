@@ -51,8 +51,9 @@ impl Node {
         slots.map(value).collect()
     }
 
-    /// Returns the grants of all sessions that do not end.
-    pub(crate) fn granting(&self) -> Vec<Granting> {
+    /// Returns the grants of all sessions that do not end. Without `look`, no client lives: whether
+    /// one does is a system call.
+    pub(crate) fn granting(&self, look: bool) -> Vec<Granting> {
         let granting = |(session, it): (super::SessionIndex, &super::sessions::Session)| Granting {
             token: it.token,
             epoch: it.epoch,
@@ -68,7 +69,7 @@ impl Node {
                 .filter(|slot| it.has_reserved(**slot))
                 .map(|slot| (*slot, self.entry(*slot).generation()))
                 .collect(),
-            lives: self.may_live(session),
+            lives: look && self.may_live(session),
         };
         self.sessions.all().filter(|(_, it)| !it.ends()).map(granting).collect()
     }

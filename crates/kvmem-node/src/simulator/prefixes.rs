@@ -2,7 +2,8 @@
 //! the step.
 //!
 //! The copy follows the stores one by one. A recovery changes it; its own stores are then taken
-//! back. What a recovery of each prefix must have:
+//! back. A store that leaves its word as it was makes no other state, and no recovery. What a
+//! recovery of each prefix must have:
 //!
 //! 1. The index has no damaged entry, and the invariants of the node hold.
 //! 2. A value is one that could be found before the step or after it, or that the step has
@@ -27,7 +28,7 @@ pub(super) struct Seen {
 
 impl Seen {
     pub(super) fn of(node: &Node) -> Seen {
-        Seen { values: node.found_values(), granting: node.granting(), batches: node.batches() }
+        Seen { values: node.found_values(), granting: node.granting(true), batches: node.batches() }
     }
 }
 
@@ -115,8 +116,13 @@ impl Prefixes {
         let changed = self.changed_users(effects);
         let mut last = 0;
         for (index, effect) in effects.iter().enumerate() {
+            let is_first = last == 0;
             if self.make(effect) {
                 last = index + 1;
+                // A word that stays the same leaves the state that was recovered just before.
+                if !is_first && effect.changes_nothing() {
+                    continue;
+                }
                 self.recover(before, after, &changed, false).map_err(|error| {
                     format!("after {last} of {} effects: {error}", effects.len())
                 })?;
@@ -211,7 +217,7 @@ impl Prefixes {
                     false => Err(format!("{used} bytes are in use, and values have {space}")),
                 };
             }
-            let granting = node.granting();
+            let granting = node.granting(false);
             for had in before.granting.iter() {
                 let Some(has) = after.granting.iter().find(|it| it.token == had.token) else {
                     continue;
