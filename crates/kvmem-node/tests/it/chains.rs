@@ -19,11 +19,12 @@ fn key(chain: u32, at: u32) -> [u8; 8] {
     (u64::from(chain) << 32 | u64::from(at)).to_be_bytes()
 }
 
-/// Stores values of a chain in one call, as many as there is space for.
+/// Stores values of a chain in one call, as many as there is space for. Evicts as much: the tier
+/// has stored the next victims then, so it is never far behind, however slow its thread is.
 fn store(client: &NodeClient, chain: u32, positions: std::ops::Range<u32>) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let (count, deadline) = (positions.len(), Instant::now() + Duration::from_secs(60));
     let reservations = loop {
-        match client.reserve(&vec![LEN as u64; positions.len()]) {
+        match client.reserve(&vec![LEN as u64; count]) {
             Ok(reservations) => break reservations,
             Err(error) => assert!(Instant::now() < deadline, "{error}"),
         }
@@ -37,6 +38,7 @@ fn store(client: &NodeClient, chain: u32, positions: std::ops::Range<u32>) {
     };
     let values: Vec<_> = positions.zip(reservations).map(value).collect();
     client.commit(values).expect("they are reserved");
+    client.evict((LEN * count) as u64).expect("a call");
 }
 
 /// Returns the values that are in memory or in the tier, and those of them without their parent.
@@ -103,8 +105,10 @@ fn what_is_left_of_a_prefix_in_a_tier_is_its_start() {
     let path = place.socket().with_extension("tier");
     let mut random = ChaCha8Rng::seed_from_u64(2);
     // The tier stores no parents: after a restart, the calls for a prefix show them. A value that
-    // the disk evicts while its child is stored leaves a dead one.
-    const MAX_DEAD: u32 = 1;
+    // the disk evicts while its child is stored leaves a dead one, and the rest of its chain: where
+    // the threads of the tier are slow, that is more than one of 60 chains. The next test says more
+    // about the order.
+    const MAX_DEAD: u32 = 6;
     for round in 0..3 {
         let options = kvmem_tier::DiskTierOptions {
             bytes: Some(24 << 20),
@@ -162,6 +166,8 @@ fn a_tier_that_outlives_the_memory_evicts_the_ends_of_fetched_chains_first() {
         // Until the tier has evicted a part of the first chains.
         while left(client, 3).0 == 3 * LENGTH {
             store(client, next, 0..1);
+            // A call of the tier with many values evicts a quarter of its space at once.
+            client.evict(4 << 20).expect("a call");
             next += 1;
         }
         let (left, dead) = left(client, 3);
