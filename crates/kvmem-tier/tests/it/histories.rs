@@ -296,8 +296,9 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: Faults, damages: bool) -> 
 
 #[test]
 fn what_was_acknowledged_is_found_and_nothing_else() {
-    let rounds = std::env::var("KVMEM_TEST_ROUNDS").ok().and_then(|n| n.parse().ok());
-    let rounds = rounds.unwrap_or(40);
+    let number = |name| std::env::var(name).ok().and_then(|n| n.parse().ok());
+    let rounds = number("KVMEM_TEST_ROUNDS").unwrap_or(40);
+    let first = number("KVMEM_TEST_SEED").unwrap_or(0);
     let (mut sum, mut histories) = (Outcome::default(), 0);
     let mut add = |one: Outcome| {
         histories += 1;
@@ -306,7 +307,7 @@ fn what_was_acknowledged_is_found_and_nothing_else() {
         sum.in_doubt += one.in_doubt;
         sum.failed += one.failed;
     };
-    for seed in 0..rounds {
+    for seed in first..first + rounds {
         for roomy in [true, false] {
             add(lives(seed, roomy, false, Faults::None, false));
             add(lives(seed, roomy, false, Faults::OneIn(100), false));

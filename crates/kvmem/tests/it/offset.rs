@@ -13,7 +13,7 @@ mod properties;
 mod reports;
 mod segments;
 mod shards;
-mod soak;
+pub(crate) mod soak;
 mod too_many_ranges;
 mod traps;
 

@@ -10,6 +10,7 @@ mod quarantine;
 mod registered;
 mod resize;
 mod shared;
+mod soak;
 
 use crate::register::fake;
 use kvmem::arena::PageSize;

@@ -6,10 +6,11 @@ use kvmem::cache::KvCache;
 use kvmem::cache::{Eviction, Pinned};
 
 use super::pool;
+use crate::offset::soak::setting;
 
 const THREADS: u64 = 8;
-const KEYS: u64 = 400;
 const STEPS: u64 = 6_000;
+const KEYS: u64 = 400;
 
 /// A small random generator.
 struct Dice(u64);
@@ -49,13 +50,13 @@ fn read(pinned: &Pinned<u64>, key: u64) -> u64 {
 
 /// Runs one thread. Each key has one writer, and all threads read all keys. A writer finds the
 /// version that it wrote last, or nothing; a reader never finds an older version than before.
-fn work(cache: &KvCache<u64>, me: u64) {
+fn work(cache: &KvCache<u64>, me: u64, steps: u64) {
     let mut dice = Dice(me + 1);
     // By key: the last version written for own keys, the last one seen for others; 0 if none.
     let mut versions = vec![0u64; KEYS as usize];
     let mut present = vec![false; KEYS as usize];
     let mut kept: Option<(u64, u64, Pinned<u64>)> = None;
-    for step in 1..=STEPS {
+    for step in 1..=steps {
         let mut key = dice.roll(KEYS);
         let kind = dice.roll(100);
         if kind < 50 {
@@ -109,6 +110,7 @@ fn work(cache: &KvCache<u64>, me: u64) {
 
 #[test]
 fn eight_threads_find_whole_values_and_the_right_ones() {
+    let steps = setting("KVMEM_SOAK_OPS", 3 * THREADS * STEPS) / (3 * THREADS);
     for (eviction, shards) in
         [(Eviction::Lru, 16), (Eviction::Lru, 1), (Eviction::ScanResistant, 4)]
     {
@@ -121,7 +123,7 @@ fn eight_threads_find_whole_values_and_the_right_ones() {
         thread::scope(|scope| {
             for me in 0..THREADS {
                 let cache = cache.clone();
-                scope.spawn(move || work(&cache, me));
+                scope.spawn(move || work(&cache, me, steps));
             }
         });
         cache.check().unwrap();

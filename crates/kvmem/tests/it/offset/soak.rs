@@ -10,7 +10,7 @@ use kvmem::slab::ExtentCache;
 use kvmem_testkit::driver::tested_allocator::TestedAllocator;
 use kvmem_testkit::soak::soak;
 
-pub(super) fn setting(name: &str, default: u64) -> u64 {
+pub(crate) fn setting(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
         Ok(value) => {
             value.replace('_', "").parse().unwrap_or_else(|error| panic!("{name}={value}: {error}"))
