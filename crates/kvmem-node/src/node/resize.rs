@@ -207,6 +207,8 @@ impl Node {
             return self.grow_some();
         }
         if !self.is_resizing() {
+            // Nothing was closed for a smaller size, and nothing is from now on.
+            self.resizing.closed_from = u64::MAX;
             return ResizeStep::Done;
         }
         if self.sessions.may_have_registered() > 0 {

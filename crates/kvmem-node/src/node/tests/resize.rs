@@ -113,6 +113,22 @@ fn what_is_in_use_stays_until_it_is_released() {
     assert!(keys(&node).contains(&key), "it was used last, and moves");
 }
 
+/// Nothing is closed where all behind the smaller end is in use. What becomes free there later is
+/// not closed, either, when the memory is to have its whole size again.
+#[test]
+fn a_size_that_closed_nothing_is_left_for_a_larger_one() {
+    let mut node = node();
+    let session = begin(&mut node, 100);
+    let all = node.reserve(session, &[PAGE; 64]).expect("there is space");
+    node.resize(60 * PAGE);
+    assert_eq!(resize_to_the_end(&mut node, usize::MAX), ResizeStep::Stuck);
+    node.resize(u64::MAX);
+    assert_eq!(resize_to_the_end(&mut node, usize::MAX), ResizeStep::Done);
+    let handles: Vec<BlockHandle> = all.iter().map(|it| it.handle).collect();
+    node.release(session, &handles).expect("its own");
+    assert_eq!(node.size(), BYTES as u64);
+}
+
 #[test]
 fn a_size_that_was_not_reached_is_left_for_a_larger_one() {
     let mut node = node();
