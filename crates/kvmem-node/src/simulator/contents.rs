@@ -170,6 +170,11 @@ impl Contents {
         back.for_each(|it| it.over = None);
     }
 
+    /// The last block of the tier's journal may be lost: all values may be as they were before it.
+    pub(super) fn lose_journal(&mut self) {
+        self.values.iter_mut().for_each(|it| it.over = None);
+    }
+
     /// Returns the value that an acquisition has found, which was requested at `sent`.
     pub(super) fn check_found(
         &mut self,

@@ -51,7 +51,7 @@
 //! # Not simulated
 //!
 //! The library's client, which blocks in its threads; several users; the scrubber; tiers over a
-//! network; reads of the kernel that go on after a killed server. Values that must have ended are
+//! network; other sizes of the memory; reads of the kernel that go on after a killed server. Values that must have ended are
 //! looked for only where there is no tier, which counts from a later moment.
 
 mod client;

@@ -9,7 +9,8 @@ use kvmem::arena::{Backing, PageSize, Region};
 use kvmem::tier::Tier;
 use kvmem_testkit::random::Random;
 use kvmem_tier::device::Device;
-use kvmem_tier::{DiskTier, DiskTierOptions};
+use kvmem_tier::format::BLOCK;
+use kvmem_tier::{DiskTier, DiskTierOptions, inspect};
 
 use super::client::{Client, Life, take_back};
 use super::config::Config;
@@ -103,6 +104,9 @@ pub(super) struct World {
     ends: Ends,
     /// Whether the disk has failed at times.
     disk_fails: bool,
+    /// Whether a block of the journal was damaged since the server started. The last one cannot be
+    /// told from one that was never written.
+    is_journal_damaged: bool,
     /// Whether the tier has done something that the server does not know yet.
     woken: bool,
     /// The jobs of the tier may be done.
@@ -147,6 +151,7 @@ impl World {
             disk,
             ends: Ends::default(),
             disk_fails: false,
+            is_journal_damaged: false,
             woken: false,
             has_jobs: false,
             faults: true,
@@ -333,6 +338,7 @@ impl World {
                 let Some(disk) = &self.disk else { return Ok(false) };
                 self.disk_fails = true;
                 let fault = DiskFault::choose(random);
+                self.is_journal_damaged |= fault.damages_journal(disk);
                 fault.happen(disk, random);
                 self.note(TIER, || format!("{fault:?}"));
             }
@@ -567,6 +573,9 @@ impl World {
             return Err(format!("{:?} were there, and {found:?} are", self.seen.values));
         }
         self.follow_node(&effects, &node)?;
+        if std::mem::take(&mut self.is_journal_damaged) {
+            self.outside.contents.lose_journal();
+        }
         let server = NodeServer::simulated(node, self.outside.config.server.clone());
         self.next_tick = server.first_tick();
         self.server = Some(server);
@@ -619,12 +628,25 @@ impl DiskFault {
         }
     }
 
+    /// Returns whether it damages a block of a journal.
+    fn damages_journal(self, disk: &Disk) -> bool {
+        let (DiskFault::Rots(at) | DiskFault::Misdirects(_, at)) = self else { return false };
+        let first = sector(disk, at).start;
+        match inspect(disk).map(|it| it.contents) {
+            Ok(Ok(contents)) => contents
+                .superblock
+                .layout
+                .journals
+                .iter()
+                .any(|it| (it.start..it.start + it.blocks() * BLOCK as u64).contains(&first)),
+            // It cannot be read now.
+            _ => true,
+        }
+    }
+
     fn happen(self, disk: &Disk, random: &mut Random) {
         let len = disk.len();
-        let sector = |number: u64| {
-            let first = number % (len / 512) * 512;
-            first..first + 512
-        };
+        let sector = |number| sector(disk, number);
         match self {
             DiskFault::Fails(n) => disk.fail_once_in(n),
             DiskFault::Flips => disk.flip_reads(1 + random.below(4)),
@@ -641,6 +663,12 @@ impl DiskFault {
             DiskFault::SyncsFail(fail) => disk.fail_syncs(fail),
         }
     }
+}
+
+/// Returns the bytes of a sector.
+fn sector(disk: &Disk, number: u64) -> std::ops::Range<u64> {
+    let first = number % (disk.len() / 512) * 512;
+    first..first + 512
 }
 
 /// Ends the faults of a disk.
