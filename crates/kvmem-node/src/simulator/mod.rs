@@ -51,8 +51,9 @@
 //! # Not simulated
 //!
 //! The library's client, which blocks in its threads; several users; the scrubber; tiers over a
-//! network; other sizes of the memory; reads of the kernel that go on after a killed server. Values that must have ended are
-//! looked for only where there is no tier, which counts from a later moment.
+//! network; other sizes of the memory; reads of the kernel that go on after a killed server. Values
+//! that must have ended are looked for only where there is no tier, which counts from a later
+//! moment.
 
 mod client;
 mod config;
