@@ -142,7 +142,7 @@ fn tier() {
 
 #[test]
 fn node() {
-    let tables = ["calls", "values", "lookup", "restart"];
+    let tables = ["calls", "values", "lookup", "restart", "events", "announce", "resize"];
     measures(&["node"], &tables, &["ring", "socket", "memcpy"]);
 }
 

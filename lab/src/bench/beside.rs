@@ -100,6 +100,11 @@ impl BesideProgram {
         }
     }
 
+    /// Returns the number of its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends the program by SIGKILL, and waits for its end.
     pub(crate) fn kill(mut self) -> Result<()> {
         let killed = self.child.kill().and_then(|()| self.child.wait().map(drop));

@@ -33,11 +33,22 @@ impl NodeFiles {
 
     /// Starts a server of the files, and does not wait for it.
     pub(super) fn serve(&self, socket: &Path, child: NodeChild) -> Result<ServerProcess> {
+        self.serve_and_publish(socket, false, child)
+    }
+
+    /// Starts a server that publishes events, if `publishes`.
+    pub(super) fn serve_and_publish(
+        &self,
+        socket: &Path,
+        publishes: bool,
+        child: NodeChild,
+    ) -> Result<ServerProcess> {
         // Without the flag that would close them in the child.
         let [memory, index, sessions] = &self.0;
         let files = [rustix::io::dup(memory)?, rustix::io::dup(index)?, rustix::io::dup(sessions)?];
         let socket = socket.to_owned();
-        let role = NodeRole::Server { socket, files: files.each_ref().map(AsRawFd::as_raw_fd) };
+        let passed = files.each_ref().map(AsRawFd::as_raw_fd);
+        let role = NodeRole::Server { socket, files: passed, publishes };
         Ok(ServerProcess(BesideProgram::run("the server", &mut child(&role))?))
     }
 }

@@ -17,7 +17,17 @@
 //! 5. *Restart.* A server with many committed blocks is killed by SIGKILL and started again. The
 //!    time ends when a client that was connected has the answer of its next look-up. The pages of
 //!    the values were never touched: nothing reads them.
-//! 6. *Turns.* Contenders take turns, and the medians count. Every value begins with its number and
+//! 6. *Events.* A writer stores values under new keys over those of before, for 250 ms at a time at
+//!    a server without a publisher of KV events, and at one with a publisher and a subscriber,
+//!    which is a process of its own. A value that is not written is committed as it was reserved:
+//!    nothing but calls. The lag of a key is the time from the call that commits it until the
+//!    subscriber has read it.
+//! 7. *Announcement.* A server with committed blocks is killed and started again. The time ends
+//!    when a new subscriber has read of all of them.
+//! 8. *Resizing.* A client with rings reads values at random and stores those that are missing,
+//!    compares all bytes, and has the last 20 pinned, while the memory becomes half as large and as
+//!    large as before. The longest call is that of all rounds, `--reps` of them.
+//! 9. *Turns.* Contenders take turns, and the medians count. Every value begins with its number and
 //!    is otherwise random, and after a pass of reads all of them are compared, outside of the time.
 //!
 //! A contender outside of this program talks as [`beside`](super::beside) has it:
@@ -30,8 +40,10 @@
 //! | `{"call":"lookup","numbers":[…],"times":T}`: looks up the keys of these values in one call, T times | the same |
 
 mod calls;
+mod events;
 mod exchange;
 mod memory;
+mod resize;
 mod restart;
 mod role;
 mod values;
@@ -43,7 +55,9 @@ use anyhow::{Result, ensure};
 use tempfile::TempDir;
 
 use self::calls::CallsFixture;
+use self::events::{CommitRates, Stores};
 use self::exchange::{CallTimes, KEYS};
+use self::resize::Resized;
 pub use self::role::{NodeRole, act};
 use self::values::{BATCH, VALUE_BYTES};
 use super::beside::Beside;
@@ -116,7 +130,73 @@ pub fn run(run: &mut Run, beside: &[Beside], child: NodeChild) -> Result<()> {
     run.turns(("restart", &line), &[Socket], Turns::of(reps.min(3)), |_, _| {
         Ok(Figures::of("s", restart::measure(&new_dir()?, blocks, child)?))
     })?;
+    publishing(run, reps, &nodes, child)?;
+    resizing(run, child)?;
     goals(run);
+    Ok(())
+}
+
+/// A line of stores at a rate at which an engine may store: 2.6 GB a second.
+const PACED: &str = "20,000 values of 128 KiB a second";
+
+fn publishing(run: &mut Run, reps: u32, nodes: &[NodeContenderId], child: NodeChild) -> Result<()> {
+    run.about(
+        "events",
+        "thousand commits per second without and with a subscriber, its events, its lag",
+    );
+    run.about(
+        "announce",
+        "seconds until a subscriber knows all blocks of a server that is started",
+    );
+    let time = Duration::from_millis(run.length(1000, 500, 50));
+    for (line, batch, value_bytes, writes, per_s) in [
+        (PACED, 8, 128 << 10, true, 20_000),
+        ("64 values of 128 KiB a call", 64, 128 << 10, true, 0),
+        ("1 value of 128 KiB a call", 1, 128 << 10, true, 0),
+        ("64 values that are not written a call", 64, 4 << 10, false, 0),
+        ("1 value that is not written a call", 1, 4 << 10, false, 0),
+    ] {
+        let stores = Stores { batch, value_bytes, writes, per_s };
+        run.turns(("events", line), nodes, Turns::of(reps), |id, _| {
+            let dir = TempDir::with_prefix("kvmem-bench-")?;
+            let found = events::measure(&dir, (id == Ring, stores), time, child)?;
+            let CommitRates { silent_per_s, heard_per_s, published_per_s, p50_ms, p99_ms } = found;
+            let figures = Figures::of("k/s without", silent_per_s / 1e3)
+                .with("with", heard_per_s / 1e3)
+                .with("ratio", heard_per_s / silent_per_s)
+                .with("k events/s", published_per_s / 1e3);
+            // Where as much is stored as possible, the subscriber is behind by design.
+            Ok(if per_s == 0 {
+                figures
+            } else {
+                figures.with("p50 ms", p50_ms).with("p99 ms", p99_ms)
+            })
+        })?;
+    }
+    let blocks = run.length(100_000, 100_000, 2000);
+    let line = format!("{blocks} blocks");
+    run.turns(("announce", &line), &[Socket], Turns::of(reps), |_, _| {
+        let dir = TempDir::with_prefix("kvmem-bench-")?;
+        Ok(Figures::of("s", events::announce(&dir, blocks, child)?))
+    })
+}
+
+fn resizing(run: &mut Run, child: NodeChild) -> Result<()> {
+    run.about("resize", "the longest call and the 99.99th percentile, and seconds for a change");
+    let bytes: u64 = run.length(4 << 30, 1 << 30, 64 << 20);
+    let rounds = run.reps(10, 2);
+    for kib in [16, 128, 1024] {
+        let line = format!("{} MiB and half, values of {kib} KiB", bytes >> 20);
+        run.turns(("resize", &line), &[Ring], Turns::of(1), |_, _| {
+            let dir = TempDir::with_prefix("kvmem-bench-")?;
+            let found = resize::measure(&dir, bytes, kib << 10, rounds, child)?;
+            let Resized { longest_ms, p9999_ms, smaller_s, larger_s } = found;
+            Ok(Figures::of("longest ms", longest_ms)
+                .with("p99.99 ms", p9999_ms)
+                .with("smaller s", smaller_s)
+                .with("larger s", larger_s))
+        })?;
+    }
     Ok(())
 }
 
@@ -146,6 +226,19 @@ fn goals(run: &mut Run) {
         run.at_least(&format!("{line}: {figure} over those of {other}"), limit, both);
     }
     run.at_most("restart: seconds to the first hit", 2.0, run.values("restart", Socket, "s", all));
+    let of = |table, figure, lines: fn(&str) -> bool| {
+        let both = [Ring, Socket].into_iter();
+        both.flat_map(|id| run.values(table, id, figure, lines)).collect::<Vec<_>>()
+    };
+    let is_written = |line: &str| line.contains("KiB");
+    let [ratio, empty] = [of("events", "ratio", is_written), of("events", "ratio", |_| true)];
+    let lag = of("events", "p99 ms", |line| line == PACED);
+    let [announce, longest] = [of("announce", "s", |_| true), of("resize", "longest ms", |_| true)];
+    run.at_least("events: commits over those without a subscriber", 0.97, ratio);
+    run.at_least("events: the same, values that are not written, too", 0.97, empty);
+    run.at_most("events: ms from commit to subscriber, 99th percentile", 5.0, lag);
+    run.at_most("announce: seconds", 1.0, announce);
+    run.at_most("resize: ms of the longest call", 50.0, longest);
 }
 
 /// Returns an error unless all values that were stored are found.
