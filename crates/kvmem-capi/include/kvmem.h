@@ -1977,6 +1977,38 @@ typedef struct kvmem_node_stats {
     /// Whether the tier works: 0 there is none, 1 it works, 2 it stores nothing because its
     /// device failed, 3 it is away and may work later.
     uint64_t tier_state;
+    /// Calls that were served within 4.1 µs.
+    uint64_t calls_within_4us;
+    /// Calls that were served within 16.4 µs.
+    uint64_t calls_within_16us;
+    /// Calls that were served within 65.5 µs.
+    uint64_t calls_within_64us;
+    /// Calls that were served within 262 µs.
+    uint64_t calls_within_256us;
+    /// Calls that were served within 1.05 ms.
+    uint64_t calls_within_1ms;
+    /// Calls that were served within 4.2 ms.
+    uint64_t calls_within_4ms;
+    /// Calls that were served within 16.8 ms.
+    uint64_t calls_within_16ms;
+    /// Calls that were served within 67.1 ms.
+    uint64_t calls_within_64ms;
+    /// Calls that were served.
+    uint64_t calls;
+    /// Subscribers to the KV events.
+    uint64_t kv_event_subscribers;
+    /// Milliseconds for which changes have waited for the publisher of KV events.
+    uint64_t kv_event_wait_ms;
+    /// Batches of KV events that were published to all.
+    uint64_t kv_event_batches_total;
+    /// KV events that were published to all.
+    uint64_t kv_events_total;
+    /// Batches that were sent to subscribers that requested a replay.
+    uint64_t kv_event_replayed_total;
+    /// Times that changes were lost, so that the publisher got a list of all values instead.
+    uint64_t kv_event_lists_total;
+    /// Subscribers that were disconnected because they read too slowly or broke the protocol.
+    uint64_t kv_event_disconnected_total;
 } kvmem_node_stats;
 
 /// Figures of a namespace of a node. Sizes are in bytes.
@@ -2021,8 +2053,6 @@ typedef struct kvmem_node_namespace_stats {
     uint64_t keys;
     /// Keys that would have had a value with half of its memory.
     uint64_t hits_at_half;
-    /// Keys that had a value.
-    uint64_t hits_at_1;
     /// Keys that would have had a value with twice its memory.
     uint64_t hits_at_2;
     /// Keys that would have had a value with four times its memory.

@@ -8,9 +8,11 @@
 //! A thread that polls therefore *looks* some thousand times a second: it yields, and asks the
 //! kernel how often it lost its processor to another thread (`ru_nivcsw`). A yield returns at once
 //! if no other thread can run on this processor. The threads of the kernel take a processor a
-//! hundred times a second, so a switch between two looks says little. After switches before two
-//! looks in a row the processors are busy, and the thread *rests*: it sleeps whenever it waits.
-//! Each rest is twice as long as the one before, and half as long again after some calm polling.
+//! hundred times a second, and a thread that wakes every few milliseconds, such as the
+//! [publisher](crate::kv_events) and its subscribers, two times in a row, so a switch between two
+//! looks says little. After switches before [`IN_A_ROW`] looks in a row the processors are busy,
+//! and the thread *rests*: it sleeps whenever it waits. Each rest is twice as long as the one
+//! before, and half as long again after some calm polling.
 //!
 //! The signal counts threads of all programs, needs no word in shared memory, and is that of the
 //! thread's own processors, also in a container.
@@ -20,6 +22,9 @@ use std::time::{Duration, Instant};
 
 /// The shortest time between two looks. A look takes half a microsecond.
 const LOOK: Duration = Duration::from_micros(100);
+
+/// Looks in a row with a switch before each of them after which the thread rests.
+const IN_A_ROW: u32 = 4;
 
 /// A time of polling after which the next rest is shorter: longer than a slice of the scheduler.
 const CALM: Duration = Duration::from_millis(20);
@@ -45,8 +50,8 @@ struct Look {
     at: Instant,
     /// How often the kernel had taken the processor from the thread.
     switches: i64,
-    /// Whether there was a switch since the look before.
-    switched: bool,
+    /// Looks in a row, up to this one, before which there was a switch.
+    switched: u32,
 }
 
 impl Polling {
@@ -61,7 +66,7 @@ impl Polling {
             return false;
         }
         let Some(before) = self.look else {
-            self.look = Some(Look { at: now, switches: switches(), switched: false });
+            self.look = Some(Look { at: now, switches: switches(), switched: 0 });
             self.calm_since = now;
             return true;
         };
@@ -69,8 +74,8 @@ impl Polling {
             return true;
         }
         let switches = switches();
-        let switched = switches != before.switches;
-        if switched && before.switched {
+        let switched = if switches == before.switches { 0 } else { before.switched + 1 };
+        if switched == IN_A_ROW {
             self.look = None;
             self.rest_until = now + self.next_rest;
             self.next_rest = (2 * self.next_rest).min(LONGEST_REST);
@@ -133,8 +138,10 @@ mod tests {
         let mut polling = Polling::new(now);
         let time = Duration::from_secs(10);
         assert_eq!(poll(&mut polling, &mut now, time, i64::MAX), time);
-        // A switch now and then is one of the kernel's threads.
-        assert_eq!(poll(&mut polling, &mut now, time, 10), time);
+        // A switch now and then is one of the kernel's threads, or of one that wakes for a moment.
+        for period in [10, 2] {
+            assert_eq!(poll(&mut polling, &mut now, time, period), time);
+        }
         let busy = poll(&mut polling, &mut now, time, 1);
         assert!(busy < time / 100, "{busy:?} of polls beside other threads");
         assert_eq!(polling.next_rest, LONGEST_REST);

@@ -426,6 +426,30 @@ def test_a_malformed_peer_hurts_itself_alone(node: Node) -> None:
         assert (router.clears, router.gaps) == (1, 0)
 
 
+def test_routers_know_what_the_node_holds_while_its_memory_changes_its_size(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path, size="16MiB")
+    try:
+        with node.client() as client, routers(node.address, 1) as (router,):
+            operator = client.as_operator()
+            writers = [start_writer(node, at, at + 300) for at in (0, 1000)]
+            sizes = []
+            while any(writer.poll() is None for writer in writers):
+                for size in (4 << 20, 16 << 20):
+                    sizes.append(operator.resize(size).size)
+            assert all(writer.wait() == 0 for writer in writers)
+            until(lambda: agrees(router, client))
+            # Values that move stay where they are for a router: nothing is announced again.
+            assert (router.clears, router.gaps) == (1, 0)
+            assert 16 << 20 in sizes and min(sizes) < 16 << 20
+            stats = client.stats()
+            assert stats.given_back_bytes_total > 0 and stats.kv_event_subscribers == 1
+            assert stats.kv_events_total > 0 and stats.calls >= stats.calls_within_1ms > 0
+    finally:
+        node.stop()
+
+
 def test_100000_blocks_are_announced_within_a_second(tmp_path: Path) -> None:
     node = Node(tmp_path, "--align", "64", "--max-blocks", "120000", size="64MiB")
     try:

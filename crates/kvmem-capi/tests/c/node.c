@@ -430,7 +430,7 @@ static void operators(void) {
         const kvmem_node_namespace_stats *of = &namespaces[at];
         if (strcmp(of->namespace_name, "of operators") == 0) {
             CHECK(of->keys == 2 && of->hits == 1 && of->never_stored_misses == 1);
-            CHECK(of->hits_at_half == 1 && of->hits_at_1 == 1 && of->hits_at_8 == 1);
+            CHECK(of->hits_at_half == 1 && of->hits == 1 && of->hits_at_8 == 1);
             CHECK(of->memory > of->bytes && of->max_bytes == UINT64_MAX);
             seen++;
         }

@@ -102,6 +102,14 @@ struct View {
     tier_stored_per_s: f64,
     tier_fetched_per_s: f64,
     tier_failed_per_s: f64,
+    calls_per_s: f64,
+    /// Seconds within which half of the calls, and 99 of 100, were served; `None`: there was none,
+    /// or the server was slower than its longest class.
+    call_p50_s: Option<f64>,
+    call_p99_s: Option<f64>,
+    kv_event_subscribers: u64,
+    kv_events_per_s: f64,
+    kv_event_wait_ms: u64,
     /// The sums of all namespaces.
     all: Usage,
     namespaces: Vec<Usage>,
@@ -139,6 +147,7 @@ impl Usage {
         let hit_rate = |(now, first)| rate_of(now, first, keys);
         let misses = labelled(now, "reason").zip(labelled(before, "reason"));
         let hits = labelled(now, "factor").zip(labelled(first, "factor"));
+        let hits = hits.chain([(("1", now.hits), ("1", first.hits))]);
         Usage {
             name: now.name.clone(),
             bytes: now.bytes,
@@ -179,6 +188,15 @@ impl Usage {
             hits("8"),
         ]
     }
+}
+
+/// Returns the seconds within which a share of the calls was served.
+fn calls_within(now: &NodeStats, before: &NodeStats, share: f64) -> Option<f64> {
+    let wanted = now.calls.saturating_sub(before.calls) as f64 * share;
+    let classes = labelled(now, "le").zip(labelled(before, "le"));
+    let mut served = classes.map(|((le, now), (_, was))| (le, now.saturating_sub(was) as f64));
+    let (le, _) = served.find(|(_, served)| *served > 0.0 && *served >= wanted)?;
+    le.parse().ok().filter(|seconds: &f64| seconds.is_finite())
 }
 
 /// Returns the share of keys that had a value.
@@ -230,6 +248,12 @@ impl View {
             tier_stored_per_s: rate(|it| it.tier_stored_total),
             tier_fetched_per_s: rate(|it| it.tier_fetched_total),
             tier_failed_per_s: rate(|it| it.tier_failed_total),
+            calls_per_s: rate(|it| it.calls),
+            call_p50_s: calls_within(now, before, 0.5),
+            call_p99_s: calls_within(now, before, 0.99),
+            kv_event_subscribers: now.kv_event_subscribers,
+            kv_events_per_s: rate(|it| it.kv_events_total),
+            kv_event_wait_ms: now.kv_event_wait_ms,
             all: Usage::new(&sum(now), &sum(before), &sum(first), seconds),
             namespaces,
         }
@@ -286,6 +310,18 @@ impl View {
                 count(self.tier_stored_per_s),
                 count(self.tier_fetched_per_s),
                 count(self.tier_failed_per_s)
+            ),
+            format!(
+                "calls   {}/s, half of them within {}, 99 % within {}",
+                count(self.calls_per_s),
+                time(self.call_p50_s),
+                time(self.call_p99_s)
+            ),
+            format!(
+                "events  {}/s to {} subscriber(s), waiting for {} ms",
+                count(self.kv_events_per_s),
+                self.kv_event_subscribers,
+                self.kv_event_wait_ms
             ),
             format!(
                 "keys    {}/s, {}/s hits, {}/s misses{reasons}",
@@ -361,6 +397,14 @@ fn count(rate: f64) -> String {
     }
 }
 
+fn time(seconds: Option<f64>) -> String {
+    match seconds {
+        None => "-".to_owned(),
+        Some(seconds) if seconds < 1e-3 => format!("{:.0} µs", seconds * 1e6),
+        Some(seconds) => format!("{:.1} ms", seconds * 1e3),
+    }
+}
+
 fn percent(share: Option<f64>) -> String {
     share.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share))
 }
@@ -372,7 +416,7 @@ mod tests {
     fn namespace(name: &str, bytes: u64, hits: u64) -> NamespaceStats {
         let mut of = NamespaceStats::default();
         (of.name, of.bytes, of.hits, of.keys) = (name.to_owned(), bytes, hits, 1000);
-        (of.hits_at_half, of.hits_at_1, of.hits_at_2) = (hits / 2, hits, hits + 100);
+        (of.hits_at_half, of.hits_at_2) = (hits / 2, hits + 100);
         (of.hits_at_4, of.hits_at_8) = (hits + 150, hits + 200);
         (of.evicted_misses, of.never_stored_misses, of.misses) = (300, 100, 400);
         of.evicted_unused_total = 20;
@@ -388,6 +432,9 @@ mod tests {
             namespace("a name that is quite long", 1 << 28, 600),
         ];
         now.namespaces[1].keys = 0;
+        (now.calls_within_4us, now.calls_within_16us, now.calls_within_1ms) = (4, 60, 99);
+        (now.calls_within_64us, now.calls_within_256us, now.calls) = (60, 61, 100);
+        (now.kv_events_total, now.kv_event_subscribers, now.kv_event_wait_ms) = (500, 3, 2);
         View::new(&now, &NodeStats::default(), &NodeStats::default(), 2.0)
     }
 
@@ -399,6 +446,8 @@ memory  512.00 MiB of 1.00 GiB in use (50.0 %), 0 B pinned, 0 B reserved; pressu
 values  1,234 of at most 0, 0 client(s)
 stores  0/s, 35/s evicted, 0/s of them never used, 0/s expired, 0/s removed, 0/s without space
 tier    none: 0/s stored, 0/s fetched, 0/s failed
+calls   50/s, half of them within 16 µs, 99 % within 1.0 ms
+events  250/s to 3 subscriber(s), waiting for 2 ms
 keys    1,000/s, 350/s hits, 600/s misses, 450/s evicted, 150/s never stored
 hits    35.0 % of the keys; with half of the memory 17.5 %, with twice 50.0 %, 4x 57.5 %, 8x 65.0 %
 
@@ -417,7 +466,7 @@ small\\u{1b}                  1.00 MiB   0.2 %      500      200      evicted   
         let heads = |width: usize| {
             let text = view().text(width, usize::MAX);
             assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
-            let head = text.lines().nth(7).expect("a table").to_owned();
+            let head = text.lines().nth(9).expect("a table").to_owned();
             head.split_whitespace().skip(1).map(str::to_owned).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(heads(80), "bytes of all misses/s mostly 1x 2x 8x");
@@ -428,9 +477,9 @@ small\\u{1b}                  1.00 MiB   0.2 %      500      200      evicted   
 
     #[test]
     fn a_low_screen_says_how_many_it_left_out() {
-        let text = view().text(80, 9);
-        assert!(text.lines().count() <= 9 && text.ends_with("\nand 2 more\n"), "{text}");
-        assert!(!view().text(80, 12).contains("more"));
+        let text = view().text(80, 11);
+        assert!(text.lines().count() <= 11 && text.ends_with("\nand 2 more\n"), "{text}");
+        assert!(!view().text(80, 14).contains("more"));
     }
 
     #[test]

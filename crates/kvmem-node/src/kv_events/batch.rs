@@ -34,7 +34,7 @@ pub(super) enum BlockHash<'a> {
 
 /// A block that is stored.
 pub(super) struct Stored<'a> {
-    pub(super) hashes: Vec<BlockHash<'a>>,
+    pub(super) hashes: &'a [BlockHash<'a>],
     pub(super) parent: Option<BlockHash<'a>>,
     pub(super) medium: Medium,
     pub(super) group: Option<u32>,
@@ -72,7 +72,7 @@ impl Batch {
         let extra = about.and_then(|about| about.extra_keys.as_ref());
         let has = [extra.is_some(), it.group.is_some(), kind.is_some(), window.is_some(), true];
         self.event("BlockStored", 7 + has.into_iter().filter(|has| *has).count());
-        self.hashes(&it.hashes);
+        self.hashes(it.hashes);
         self.name("parent_block_hash");
         match it.parent {
             Some(parent) => self.hash(parent),

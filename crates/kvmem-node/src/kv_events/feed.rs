@@ -10,12 +10,13 @@
 //! nothing has come for a while, and says so: only then the server makes a system call.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use crate::node::Place;
+use crate::node::{NodeStats, Place};
 
 /// Changes, and bytes of their keys and descriptions, that may wait for the publisher. It takes
 /// them at once, in less time than between two looks of a thread that [polls](crate::polling): a
@@ -91,9 +92,36 @@ struct FeedState {
     ended: bool,
 }
 
+/// Figures of the publisher. They pair with nothing: each is read alone.
+#[derive(Debug, Default)]
+pub(crate) struct PublisherCounts {
+    pub(super) subscribers: AtomicU64,
+    pub(super) batches: AtomicU64,
+    pub(super) events: AtomicU64,
+    pub(super) replayed: AtomicU64,
+    pub(super) disconnected: AtomicU64,
+}
+
+impl PublisherCounts {
+    pub(super) fn add(count: &AtomicU64, more: u64) {
+        count.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// Adds them to the statistics.
+    pub(crate) fn fill(&self, stats: &mut NodeStats) {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        stats.kv_event_subscribers = read(&self.subscribers);
+        stats.kv_event_batches_total = read(&self.batches);
+        stats.kv_events_total = read(&self.events);
+        stats.kv_event_replayed_total = read(&self.replayed);
+        stats.kv_event_disconnected_total = read(&self.disconnected);
+    }
+}
+
 /// The queue from the server's thread to the publisher's.
 #[derive(Debug)]
 pub(crate) struct Feed {
+    counts: PublisherCounts,
     state: Mutex<FeedState>,
     /// An eventfd.
     bell: OwnedFd,
@@ -102,7 +130,12 @@ pub(crate) struct Feed {
 impl Feed {
     pub(crate) fn new() -> Result<Feed, Errno> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Feed { state: Mutex::default(), bell })
+        Ok(Feed { counts: PublisherCounts::default(), state: Mutex::default(), bell })
+    }
+
+    /// Returns the figures of the publisher.
+    pub(crate) fn counts(&self) -> &PublisherCounts {
+        &self.counts
     }
 
     fn lock(&self) -> MutexGuard<'_, FeedState> {

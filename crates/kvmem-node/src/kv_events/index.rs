@@ -30,8 +30,9 @@ const HASHES: [usize; 2] = [16, 32];
 /// A key of the node, and what is known of its value and of the description beside it.
 #[derive(Debug, Default)]
 struct Entry {
-    /// The number of the namespace, and the key.
+    /// The number of the namespace, and the key. A free entry has that of its last value.
     key: Box<[u8]>,
+    hash: u64,
     now: Option<Medium>,
     announced: Option<Medium>,
     about: Option<Box<[u8]>>,
@@ -44,6 +45,26 @@ struct Entry {
     about_listed: u32,
     is_changed: bool,
     is_to_store: bool,
+}
+
+/// The hashes of a chunk, and its group of layers.
+struct Names<'a> {
+    hashes: Hashes<'a>,
+    group: Option<u32>,
+}
+
+enum Hashes<'a> {
+    One([BlockHash<'a>; 1]),
+    Many(Vec<BlockHash<'a>>),
+}
+
+impl<'a> Names<'a> {
+    fn all(&self) -> &[BlockHash<'a>] {
+        match &self.hashes {
+            Hashes::One(one) => one,
+            Hashes::Many(many) => many,
+        }
+    }
 }
 
 /// Keys, where their values are, and what was announced.
@@ -174,13 +195,21 @@ impl Index {
     }
 
     fn find(&self, key: &[u8]) -> Option<u32> {
-        let is_it = |slot: &u32| *self.entries[*slot as usize].key == *key;
-        self.by_key.find(self.hasher.hash_one(key), is_it).copied()
+        self.find_hashed(self.hasher.hash_one(key), key)
+    }
+
+    fn find_hashed(&self, hash: u64, key: &[u8]) -> Option<u32> {
+        let is_it = |slot: &u32| {
+            let entry = &self.entries[*slot as usize];
+            entry.hash == hash && *entry.key == *key
+        };
+        self.by_key.find(hash, is_it).copied()
     }
 
     /// Returns the entry of a key; with `makes`, a new one if there is none.
     fn slot_for(&mut self, key: &[u8], makes: bool) -> Option<u32> {
-        let found = self.find(key);
+        let hash = self.hasher.hash_one(key);
+        let found = self.find_hashed(hash, key);
         if found.is_some() || !makes {
             return found;
         }
@@ -188,20 +217,24 @@ impl Index {
             self.entries.push(Entry::default());
             self.entries.len() as u32 - 1
         });
-        self.entries[slot as usize].key = key.into();
-        let hash = self.hasher.hash_one(key);
-        let (entries, hasher) = (&self.entries, &self.hasher);
-        let hash_of = |slot: &u32| hasher.hash_one(&*entries[*slot as usize].key);
-        self.by_key.insert_unique(hash, slot, hash_of);
+        let entry = &mut self.entries[slot as usize];
+        entry.hash = hash;
+        // Keys have few lengths: most memory for them is used again.
+        match entry.key.len() == key.len() {
+            true => entry.key.copy_from_slice(key),
+            false => entry.key = key.into(),
+        }
+        let entries = &self.entries;
+        self.by_key.insert_unique(hash, slot, |slot| entries[*slot as usize].hash);
         Some(slot)
     }
 
     fn remove(&mut self, slot: u32) {
-        let entry = std::mem::take(&mut self.entries[slot as usize]);
-        let hash = self.hasher.hash_one(&*entry.key);
-        if let Ok(found) = self.by_key.find_entry(hash, |it| *it == slot) {
+        let entry = &mut self.entries[slot as usize];
+        if let Ok(found) = self.by_key.find_entry(entry.hash, |it| *it == slot) {
             found.remove();
         }
+        *entry = Entry { key: std::mem::take(&mut entry.key), ..Entry::default() };
         self.free.push(slot);
     }
 
@@ -263,12 +296,14 @@ impl Index {
             let entry = &self.entries[*slot as usize];
             let Some(medium) = entry.announced else { continue };
             let about = entry.about.as_deref().and_then(Description::read);
-            let (hashes, group) = self.names_of(entry, about.as_ref());
-            let is_of = |it: &&mut Removed<'_>| (it.medium, it.group) == (medium, group);
-            match events.iter_mut().find(is_of) {
-                Some(event) => event.hashes.extend(hashes),
-                None => events.push(Removed { hashes, medium, group }),
-            }
+            let names = self.names_of(entry, about.as_ref());
+            let group = names.group;
+            let is_of = |it: &Removed<'_>| (it.medium, it.group) == (medium, group);
+            let at = events.iter().position(is_of).unwrap_or_else(|| {
+                events.push(Removed { hashes: Vec::new(), medium, group });
+                events.len() - 1
+            });
+            events[at].hashes.extend(names.all());
             let is_long = |it: &Removed<'_>| it.hashes.len() >= MAX_HASHES;
             if let Some(long) = events.iter().position(is_long) {
                 batch.removed(&events.swap_remove(long));
@@ -324,29 +359,27 @@ impl Index {
         let Some(medium) = entry.announced else { return };
         let about = entry.about.as_deref().filter(|_| entry.is_described);
         let about = about.and_then(Description::read);
-        let (hashes, group) = self.names_of(entry, about.as_ref());
+        let names = self.names_of(entry, about.as_ref());
         let parent = about.as_ref().and_then(|about| about.parent).map(|it| self.hash(it));
+        let (hashes, group) = (names.all(), names.group);
         batch.stored(&Stored { hashes, parent, medium, group, about: about.as_ref() });
     }
 
     /// Returns the hashes and the group of a chunk: those of its description, or what its key says.
-    fn names_of<'a>(
-        &self,
-        entry: &'a Entry,
-        about: Option<&Description<'a>>,
-    ) -> (Vec<BlockHash<'a>>, Option<u32>) {
+    fn names_of<'a>(&self, entry: &'a Entry, about: Option<&Description<'a>>) -> Names<'a> {
         if let Some(about) = about {
-            let hashes = about.block_hashes.iter().map(|hash| self.hash(hash));
-            return (hashes.collect(), Some(about.group));
+            let hashes = about.block_hashes.iter().map(|hash| self.hash(hash)).collect();
+            return Names { hashes: Hashes::Many(hashes), group: Some(about.group) };
         }
         let key = &entry.key[NAMESPACE..];
-        match key.split_last_chunk::<GROUP>() {
+        let (hash, group) = match key.split_last_chunk::<GROUP>() {
             // No text ends with three zeros and a number.
             Some((hash, group @ [0, 0, 0, _])) if HASHES.contains(&hash.len()) => {
-                (vec![self.hash(hash)], Some(u32::from_be_bytes(*group)))
+                (self.hash(hash), Some(u32::from_be_bytes(*group)))
             }
-            _ => (vec![BlockHash::Bytes(key)], None),
-        }
+            _ => (BlockHash::Bytes(key), None),
+        };
+        Names { hashes: Hashes::One([hash]), group }
     }
 
     /// Returns a hash of vLLM's in the form of its events.

@@ -51,12 +51,14 @@ pub(super) struct EventPeer {
     reader: Reader,
     pub(super) role: Role,
     pub(super) connected: Instant,
-    waiting: VecDeque<Arc<[u8]>>,
+    waiting: VecDeque<Arc<Vec<u8>>>,
     /// Bytes of the first one that were sent.
     sent: usize,
     waiting_bytes: usize,
     max_waiting: usize,
     pub(super) is_over: bool,
+    /// It is over because it read too slowly, or broke the protocol.
+    pub(super) is_at_fault: bool,
 }
 
 impl EventPeer {
@@ -71,16 +73,18 @@ impl EventPeer {
             waiting_bytes: 0,
             max_waiting,
             is_over: false,
+            is_at_fault: false,
         };
-        peer.send(Arc::new(zmtp::greeting()));
+        peer.send(zmtp::greeting().to_vec());
         peer
     }
 
     /// Queues a message.
-    pub(super) fn send(&mut self, message: Arc<[u8]>) {
+    pub(super) fn send(&mut self, message: impl Into<Arc<Vec<u8>>>) {
+        let message = message.into();
         self.waiting_bytes += message.len();
         if self.waiting_bytes > self.max_waiting {
-            self.is_over = true;
+            (self.is_over, self.is_at_fault) = (true, true);
             return;
         }
         self.waiting.push_back(message);
@@ -146,7 +150,8 @@ impl EventPeer {
             Ok(0) => self.is_over = true,
             Ok(len) => {
                 self.reader.add(&bytes[..len]);
-                self.is_over |= self.understand(topic).is_err();
+                self.is_at_fault |= self.understand(topic).is_err();
+                self.is_over |= self.is_at_fault;
             }
             Err(error) => {
                 let again = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
@@ -225,7 +230,7 @@ impl EventPeer {
             }
         }
         if !answers.is_empty() {
-            self.send(answers.into());
+            self.send(answers);
         }
         Ok(())
     }

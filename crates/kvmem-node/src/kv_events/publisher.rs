@@ -3,15 +3,19 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::{TcpListener, TcpStream};
+use std::num::NonZero;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::KvEventsOptions;
 use super::batch::Batch;
-use super::feed::{Changes, Feed};
+use super::feed::{Changes, Feed, PublisherCounts};
 use super::index::{Announcement, Index};
 use super::peer::{EventPeer, Replay, Role};
 use super::zmtp::push_frame;
@@ -26,9 +30,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(2);
 /// Time without anything after which the thread sleeps until the bell.
 const ACTIVE: Duration = Duration::from_millis(50);
-/// After it has taken changes, the thread rests this many times as long as that took, so that it
-/// takes a thirty-third of a processor at most.
-const REST: u32 = 32;
+/// The thread publishes changes for one part in `PART` of the time of all processors at most. Where
+/// two processors have a client and its server, which answer each other, all time of a third thread
+/// is lost to both.
+const PART: usize = 64;
+/// Time of which it may use its part later, for a burst.
+const SAVED: Duration = Duration::from_millis(50);
 /// Batches, and their bytes, that can be replayed.
 const RECENT: usize = 10_000;
 const RECENT_BYTES: usize = 32 << 20;
@@ -50,12 +57,14 @@ pub(super) struct Publisher {
     peers: Vec<EventPeer>,
     /// The number of the last batch.
     number: u64,
-    /// The last batches.
-    recent: VecDeque<Arc<[u8]>>,
+    /// The messages of the last batches.
+    recent: VecDeque<Arc<Vec<u8>>>,
     recent_bytes: usize,
     changes: Changes,
     changed_at: Instant,
     rests_until: Instant,
+    /// How much longer it rests than it runs: `PART` over the number of processors.
+    rest: u32,
     /// Nothing is accepted before this time.
     paused: Option<Instant>,
 }
@@ -82,6 +91,7 @@ impl Publisher {
             changes: Changes::default(),
             changed_at: Instant::now(),
             rests_until: Instant::now(),
+            rest: (PART / available_parallelism().map_or(1, NonZero::get)).max(4) as u32,
             paused: None,
         })
     }
@@ -89,11 +99,11 @@ impl Publisher {
     /// Announces until the feed ends.
     pub(super) fn run(mut self) {
         while !self.feed.has_ended() {
-            let now = Instant::now();
-            if now >= self.rests_until {
+            let (now, ran) = (Instant::now(), ran());
+            let has_changes = now >= self.rests_until && {
                 self.feed.take(&mut self.changes);
-                self.publish(now);
-            }
+                self.publish(now)
+            };
             let mut has_more = false;
             for _ in 0..STEPS {
                 has_more = self.announce() | self.replay();
@@ -102,43 +112,64 @@ impl Publisher {
                 }
             }
             self.peers.iter_mut().for_each(EventPeer::flush);
+            self.count_peers();
             self.peers.retain(|peer| !peer.is_over);
+            if has_changes && self.index.is_complete {
+                let from = now.checked_sub(SAVED).unwrap_or(now).max(self.rests_until);
+                self.rests_until = from + self.rest * self::ran().saturating_sub(ran);
+            }
             self.wait(has_more);
         }
         // Published batches are sent as far as the sockets take them.
         self.peers.iter_mut().for_each(EventPeer::flush);
     }
 
-    /// Publishes what has changed.
-    fn publish(&mut self, now: Instant) {
+    fn count_peers(&self) {
+        let is_subscriber =
+            |it: &EventPeer| !it.is_over && matches!(it.role, Role::Subscriber { .. });
+        let count =
+            |is: fn(&EventPeer) -> bool| self.peers.iter().filter(|peer| is(peer)).count() as u64;
+        let counts = self.feed.counts();
+        counts.subscribers.store(count(is_subscriber), Ordering::Relaxed);
+        let over = count(|it| it.is_over && it.is_at_fault);
+        if over > 0 {
+            PublisherCounts::add(&counts.disconnected, over);
+        }
+    }
+
+    /// Publishes what has changed. Returns whether anything has.
+    fn publish(&mut self, now: Instant) -> bool {
         if self.changes.is_empty() {
-            return;
+            return false;
         }
         self.changed_at = now;
         self.index.take(&mut self.changes);
-        let mut batches = Vec::new();
-        self.index.publish(&mut self.batch, |full| batches.push(full.take(seconds())));
+        let (mut batches, mut events) = (Vec::new(), 0);
+        let mut end = |batch: &mut Batch| {
+            events += u64::from(batch.len);
+            batches.push(batch.take(seconds()));
+        };
+        self.index.publish(&mut self.batch, &mut end);
         if self.batch.len > 0 {
-            batches.push(self.batch.take(seconds()));
+            end(&mut self.batch);
         }
+        PublisherCounts::add(&self.feed.counts().batches, batches.len() as u64);
+        PublisherCounts::add(&self.feed.counts().events, events);
         for payload in batches {
             self.number += 1;
             let message = self.message(self.number, &payload);
             for peer in self.peers.iter_mut().filter(|peer| peer.gets(&self.topic)) {
                 peer.send(Arc::clone(&message));
             }
-            self.remember(payload.into());
+            self.remember(message);
         }
-        if self.index.is_complete {
-            let ended = Instant::now();
-            self.rests_until = ended + REST * ended.duration_since(now);
-        }
+        true
     }
 
     /// Remembers the last batch for replays.
-    fn remember(&mut self, payload: Arc<[u8]>) {
-        self.recent_bytes += payload.len();
-        self.recent.push_back(payload);
+    fn remember(&mut self, message: Arc<Vec<u8>>) {
+        self.recent_bytes += message.len();
+        self.recent.push_back(message);
         while (self.recent.len() > RECENT || self.recent_bytes > RECENT_BYTES)
             && let Some(first) = self.recent.pop_front()
         {
@@ -147,7 +178,7 @@ impl Publisher {
     }
 
     /// Returns a message for subscribers.
-    fn message(&self, number: u64, payload: &[u8]) -> Arc<[u8]> {
+    fn message(&self, number: u64, payload: &[u8]) -> Arc<Vec<u8>> {
         let mut message = Vec::with_capacity(self.topic.len() + payload.len() + 32);
         push_message(&mut message, &self.topic, number, payload);
         message.into()
@@ -197,7 +228,7 @@ impl Publisher {
             for at in others {
                 self.peers[at].send(Arc::clone(&message));
             }
-            self.remember(empty.into());
+            self.remember(message);
         }
         goes_on
     }
@@ -220,35 +251,33 @@ impl Publisher {
                     Replay::Everything { announcement: Announcement::default(), next }
                 });
             }
-            let (number, payload) = match replay.as_mut() {
+            // The delimiter of requests and answers comes before what subscribers get.
+            let mut message = Vec::new();
+            push_frame(&mut message, &[], true);
+            let goes_on_with = match replay.as_mut() {
                 Some(Replay::Recent { next }) => {
                     // Batches that were dropped meanwhile are a gap, as any other one.
                     *next = (*next).max(oldest);
-                    let payload = self.recent.get((*next - oldest) as usize);
-                    let sent = payload.map(|payload| (*next, payload.to_vec()));
+                    let recent = self.recent.get((*next - oldest) as usize);
                     *next = next.saturating_add(1);
-                    sent.unwrap_or((END, Vec::new()))
+                    recent.map(|recent| message.extend(&**recent))
                 }
-                Some(Replay::Everything { announcement, .. }) if announcement.is_over() => {
-                    (END, Vec::new())
-                }
+                Some(Replay::Everything { announcement, .. }) if announcement.is_over() => None,
                 Some(Replay::Everything { announcement, next }) => {
                     self.index.announce_some(announcement, &mut self.batch);
+                    push_message(&mut message, &self.topic, *next, &self.batch.take(seconds()));
                     *next += 1;
-                    (*next - 1, self.batch.take(seconds()))
+                    Some(())
                 }
                 None => continue,
             };
-            if number == END {
+            if goes_on_with.is_none() {
+                push_message(&mut message, &[], END, &[]);
                 *replay = None;
             }
             goes_on |= replay.is_some() || !requests.is_empty();
-            // The delimiter of requests and answers comes before what subscribers get.
-            let topic = if number == END { &[] } else { &self.topic[..] };
-            let mut message = Vec::new();
-            push_frame(&mut message, &[], true);
-            push_message(&mut message, topic, number, &payload);
-            peer.send(message.into());
+            peer.send(message);
+            PublisherCounts::add(&self.feed.counts().replayed, 1);
         }
         goes_on
     }
@@ -347,4 +376,10 @@ fn push_message(out: &mut Vec<u8>, topic: &[u8], number: u64, payload: &[u8]) {
 /// Returns the seconds since 1970.
 fn seconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// Returns how long this thread has run.
+fn ran() -> Duration {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(tv_sec as u64, tv_nsec as u32)
 }

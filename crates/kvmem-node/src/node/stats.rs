@@ -129,6 +129,48 @@ kvmem::stats! {
         /// Whether the tier works: 0 there is none, 1 it works, 2 it stores nothing because its
         /// device failed, 3 it is away and may work later.
         tier_state: TierState [Gauge "kvmem_node_tier_state" "state"],
+        /// Calls that were served within 4.1 µs.
+        calls_within_4us: u64 [Counter "kvmem_node_calls_total" "calls"
+            "le" = "0.000004096" "Calls that were served within so many seconds."],
+        /// Calls that were served within 16.4 µs.
+        calls_within_16us: u64 [Counter "kvmem_node_calls_total" "calls"
+            "le" = "0.000016384" "Calls that were served within so many seconds."],
+        /// Calls that were served within 65.5 µs.
+        calls_within_64us: u64 [Counter "kvmem_node_calls_total" "calls"
+            "le" = "0.000065536" "Calls that were served within so many seconds."],
+        /// Calls that were served within 262 µs.
+        calls_within_256us: u64 [Counter "kvmem_node_calls_total" "calls"
+            "le" = "0.000262144" "Calls that were served within so many seconds."],
+        /// Calls that were served within 1.05 ms.
+        calls_within_1ms: u64 [Counter "kvmem_node_calls_total" "calls"
+            "le" = "0.001048576" "Calls that were served within so many seconds."],
+        /// Calls that were served within 4.2 ms.
+        calls_within_4ms: u64 [Counter "kvmem_node_calls_total" "calls"
+            "le" = "0.004194304" "Calls that were served within so many seconds."],
+        /// Calls that were served within 16.8 ms.
+        calls_within_16ms: u64 [Counter "kvmem_node_calls_total" "calls"
+            "le" = "0.016777216" "Calls that were served within so many seconds."],
+        /// Calls that were served within 67.1 ms.
+        calls_within_64ms: u64 [Counter "kvmem_node_calls_total" "calls"
+            "le" = "0.067108864" "Calls that were served within so many seconds."],
+        /// Calls that were served.
+        calls: u64 [Counter "kvmem_node_calls_total" "calls"
+            "le" = "+Inf" "Calls that were served within so many seconds."],
+        /// Subscribers to the KV events.
+        kv_event_subscribers: u64 [Gauge "kvmem_node_kv_event_subscribers" "subscribers"],
+        /// Milliseconds for which changes have waited for the publisher of KV events.
+        kv_event_wait_ms: u64 [Gauge "kvmem_node_kv_event_wait_ms" "milliseconds"],
+        /// Batches of KV events that were published to all.
+        kv_event_batches_total: u64 [Counter "kvmem_node_kv_event_batches_total" "batches"],
+        /// KV events that were published to all.
+        kv_events_total: u64 [Counter "kvmem_node_kv_events_total" "events"],
+        /// Batches that were sent to subscribers that requested a replay.
+        kv_event_replayed_total: u64 [Counter "kvmem_node_kv_event_replayed_total" "batches"],
+        /// Times that changes were lost, so that the publisher got a list of all values instead.
+        kv_event_lists_total: u64 [Counter "kvmem_node_kv_event_lists_total" "times"],
+        /// Subscribers that were disconnected because they read too slowly or broke the protocol.
+        kv_event_disconnected_total: u64 [Counter "kvmem_node_kv_event_disconnected_total"
+            "subscribers"],
         /// All namespaces. The number of a namespace is its index. One that the client may not use
         /// has no name, a share of 0, and no figures.
         namespaces: Vec<NamespaceStats>,
@@ -189,9 +231,6 @@ kvmem::stats! {
         /// Keys that would have had a value with half of its memory.
         hits_at_half: u64 [Counter "kvmem_node_namespace_hits_at_total" "keys"
             "factor" = "0.5" "Keys that would have had a value with this multiple of its memory."],
-        /// Keys that had a value.
-        hits_at_1: u64 [Counter "kvmem_node_namespace_hits_at_total" "keys"
-            "factor" = "1" "Keys that would have had a value with this multiple of its memory."],
         /// Keys that would have had a value with twice its memory.
         hits_at_2: u64 [Counter "kvmem_node_namespace_hits_at_total" "keys"
             "factor" = "2" "Keys that would have had a value with this multiple of its memory."],
@@ -241,7 +280,6 @@ impl Node {
             memory: self.memory_of(number, metrics.free),
             keys: it.curve.keys,
             hits_at_half: it.hits - it.curve.old_hits,
-            hits_at_1: it.hits,
             hits_at_2: it.curve.hits(it.hits, 0),
             hits_at_4: it.curve.hits(it.hits, 1),
             hits_at_8: it.curve.hits(it.hits, 2),
@@ -291,6 +329,8 @@ impl Node {
             tier_failed_total: counters.tier_failed,
             tier_state: self.tier_state(),
             namespaces: namespaces.collect(),
+            // The server has the others.
+            ..NodeStats::default()
         }
     }
 

@@ -27,6 +27,7 @@ impl NodeServer {
     ) -> Result<(), rustix::io::Errno> {
         let mut buffer = std::mem::take(&mut self.answer_buffer);
         let mut runs_only = false;
+        self.latency.served += 1;
         let sent = match decode_request(message) {
             None => {
                 // A greeting of another version may have other fields.
@@ -399,11 +400,19 @@ impl NodeServer {
         }
     }
 
+    /// Returns the statistics of the node and of the server.
+    pub(super) fn stats(&self) -> NodeStats {
+        let mut stats = self.node.stats();
+        self.latency.fill(&mut stats);
+        self.publishing.iter().for_each(|it| it.fill(&mut stats, now_ms()));
+        stats
+    }
+
     /// Returns the statistics, without the names and figures of namespaces that the client may not
     /// use. The position of each is its number.
     fn stats_for(&self, connection: &AcceptedConnection) -> NodeStats {
         let Peer { uid, groups, .. } = &connection.peer;
-        let mut stats = self.node.stats();
+        let mut stats = self.stats();
         for namespace in &mut stats.namespaces {
             if !self.access.sees(*uid, groups, Some(&namespace.name)) {
                 *namespace = NamespaceStats::default();

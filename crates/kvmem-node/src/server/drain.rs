@@ -59,7 +59,7 @@ impl NodeServer {
         }
         let until = now.saturating_add(self.options.drain.as_millis() as u64);
         self.drain = Some(self.begin_pass(until));
-        self.observer.publish(&self.node, self.drain.as_ref());
+        self.observer.publish(self.stats(), self.drain.as_ref());
         false
     }
 

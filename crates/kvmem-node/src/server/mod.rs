@@ -35,6 +35,7 @@ mod deferred;
 mod dispatch;
 mod drain;
 mod event_source;
+mod latency;
 mod observer;
 mod options;
 mod pressure;

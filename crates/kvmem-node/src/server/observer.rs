@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::drain::{Drain, DrainProgress};
-use crate::node::{Node, NodeStats};
+use crate::node::NodeStats;
 
 /// Shows other threads what a server did last: its statistics, and that it still runs.
 ///
@@ -21,10 +21,9 @@ struct Published {
 }
 
 impl NodeObserver {
-    pub(super) fn publish(&self, node: &Node, drain: Option<&Drain>) {
+    pub(super) fn publish(&self, stats: NodeStats, drain: Option<&Drain>) {
         let drain = drain.map(Drain::progress);
         *self.0.drain.lock().unwrap_or_else(PoisonError::into_inner) = drain;
-        let stats = node.stats();
         *self.0.stats.lock().unwrap_or_else(PoisonError::into_inner) = stats;
         // Relaxed: the number pairs with nothing; it says only that it changes.
         self.0.beats.fetch_add(1, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use super::server::NodeServer;
 use crate::error::NodeError;
 use crate::kv_events::{self, Changes, Feed, KvEventsOptions, MAX_DESCRIPTION, News, SUFFIX};
-use crate::node::{Change, NO_NAMESPACE, Node, Place};
+use crate::node::{Change, NO_NAMESPACE, Node, NodeStats, Place};
 
 /// Events that are handed over in one iteration of the loop, and entries of a list that are handed
 /// over in a millisecond: a thirtieth of the time.
@@ -50,6 +50,13 @@ pub(super) struct Publishing {
     listed_at: u64,
     /// More is handed over soon.
     waits: bool,
+    /// When the publisher last had everything.
+    caught_up_at: u64,
+    /// Lists of all values after the first one.
+    lists: u64,
+    /// The millisecond of the last attempt. Calls come in microseconds, and what is handed over
+    /// is announced in milliseconds.
+    handed_at: u64,
     tier_evicted: bool,
     /// When the tier may be listed again after evictions, and without.
     tier_may_at: u64,
@@ -92,6 +99,18 @@ impl Publishing {
             }
         });
         self.waits = !added || self.has_news(node, now);
+        if !self.waits {
+            self.caught_up_at = now;
+        }
+    }
+
+    /// Adds its figures to the statistics.
+    pub(super) fn fill(&self, stats: &mut NodeStats, now: u64) {
+        if self.waits && self.caught_up_at > 0 {
+            stats.kv_event_wait_ms = now.saturating_sub(self.caught_up_at);
+        }
+        stats.kv_event_lists_total = self.lists;
+        self.feed.counts().fill(stats);
     }
 
     /// Hands over the events of the log.
@@ -114,6 +133,7 @@ impl Publishing {
             None => {
                 self.next = node.next_event();
                 self.listing = Listing::Memory(0);
+                self.lists += u64::from(self.caught_up_at > 0);
                 changes.push(News::Begin, NO_NAMESPACE, &[], &[]);
             }
         }
@@ -213,6 +233,9 @@ impl NodeServer {
             listing: Listing::Nothing,
             listed_at: 0,
             waits: true,
+            caught_up_at: 0,
+            lists: 0,
+            handed_at: 0,
             tier_evicted: false,
             tier_may_at: 0,
             tier_due_at: u64::MAX,
@@ -224,7 +247,13 @@ impl NodeServer {
     /// Says to the publisher what it does not know.
     pub(super) fn hand_over(&mut self, now: u64) {
         let Some(publishing) = &mut self.publishing else { return };
-        if publishing.waits || publishing.has_news(&self.node, now) {
+        let has_news = publishing.waits || publishing.has_news(&self.node, now);
+        if !has_news {
+            publishing.caught_up_at = now;
+        }
+        publishing.waits = has_news;
+        if has_news && now != publishing.handed_at {
+            publishing.handed_at = now;
             publishing.hand_over(&mut self.node, now);
         }
     }

@@ -141,6 +141,7 @@ impl NodeServer {
     /// nothing is ready and no ring is hot.
     pub(super) fn serve_ready(&mut self, now: u64) {
         let started = instant();
+        self.latency.begin(started);
         self.poll_hot(started);
         loop {
             match self.ready.next() {
@@ -149,6 +150,7 @@ impl NodeServer {
                 None => std::hint::spin_loop(),
             }
             let now = instant();
+            self.latency.end(now);
             if now.duration_since(started) >= LOOK_AFTER {
                 return;
             }

@@ -21,6 +21,7 @@ use super::connection::AcceptedConnection;
 use super::deferred::{ClearingFor, Deferred, Evicting, WaitingForSpace};
 use super::drain::Drain;
 use super::event_source::EventSource;
+use super::latency::Latency;
 use super::pressure::Pressure;
 use super::publishing::Publishing;
 use super::quantum::Quantum;
@@ -79,6 +80,7 @@ pub struct NodeServer {
     /// Connections with rings.
     pub(super) rings_passed: usize,
     pub(super) observer: NodeObserver,
+    pub(super) latency: Latency,
     pub(super) tier: Option<TierThreads>,
     pub(super) scrubber: Option<Scrubber>,
     pub(super) publishing: Option<Publishing>,
@@ -225,6 +227,7 @@ impl NodeServer {
             hot: Vec::new(),
             rings_passed: 0,
             observer: NodeObserver::default(),
+            latency: Latency::new(),
             tier: None,
             scrubber,
             publishing: None,
@@ -243,7 +246,7 @@ impl NodeServer {
             packet_at: instant(),
             path: None,
         };
-        server.observer.publish(&server.node, None);
+        server.observer.publish(server.stats(), None);
         server.watch_orphans();
         Ok(server)
     }
@@ -317,6 +320,9 @@ impl NodeServer {
         let mut next_tick = now_ms() + self.tick_ms();
         loop {
             let wait = Duration::from_millis(self.may_wait(next_tick));
+            if !wait.is_zero() {
+                self.latency.slept();
+            }
             let wait =
                 Timespec { tv_sec: wait.as_secs() as _, tv_nsec: wait.subsec_nanos().into() };
             let mut events = [MaybeUninit::<Event>::uninit(); 64];
@@ -381,7 +387,7 @@ impl NodeServer {
                 self.renew_leases(now);
             }
             self.tick(now);
-            self.observer.publish(&self.node, self.drain.as_ref());
+            self.observer.publish(self.stats(), self.drain.as_ref());
             *next_tick = now + tick;
         }
         false
