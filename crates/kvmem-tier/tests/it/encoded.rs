@@ -451,10 +451,13 @@ fn queues_and_sets_forget_namespaces() {
     assert_eq!(set.forget_namespace(b"b").unwrap(), 20);
 }
 
+/// Sessions and counters of forms.
+type Nonces = HashSet<([u8; 16], u64)>;
+
 /// A device that sees each form that is written.
 struct Watched {
     device: MemoryDevice,
-    nonces: Arc<Mutex<HashSet<([u8; 16], u64)>>>,
+    nonces: Arc<Mutex<Nonces>>,
 }
 
 impl Device for Watched {
@@ -497,7 +500,7 @@ impl Device for Watched {
 /// long test.
 #[test]
 fn no_nonce_is_used_twice_whatever_happens_to_the_file() {
-    let nonces = Arc::new(Mutex::new(HashSet::new()));
+    let nonces = Arc::new(Mutex::new(Nonces::new()));
     let options = DiskTierOptions { codec: Codec::None, ..both() };
     let open = |device: MemoryDevice| {
         DiskTier::on(Watched { device, nonces: Arc::clone(&nonces) }, &options).unwrap().0
