@@ -10,20 +10,12 @@
 //!
 //! Bits of a level lie in bytes from the lowest bit; a level ends with a whole byte.
 
+use super::buffer::{Buffer, SLACK};
 use super::error::Fault;
 use super::instructions::Instructions;
 use super::level::{self, Ahead, LEVEL_HEADER, Level};
 use super::plan::{self, MAX_LEVELS};
 use super::split::Format;
-
-/// Numbers of a block: three buffers of them and a coded block lie in a cache of the second level,
-/// and a header takes a 300th of a coded block.
-pub(super) const BLOCK_VALUES: usize = 8192;
-/// Bytes behind the end that vectors may read and write.
-pub(super) const SLACK: usize = 64;
-
-/// Room for the symbols of a block.
-pub(super) type Buffer = [u8; BLOCK_VALUES + SLACK];
 
 /// Bytes of a coded block that are neither rest nor symbols, at most.
 pub(super) const MAX_HEADERS: usize = 1 + MAX_LEVELS * (LEVEL_HEADER + 15);

@@ -1,6 +1,7 @@
 #![doc = include_str!("../../docs/codec.md")]
 
 mod block;
+mod buffer;
 mod error;
 mod instructions;
 mod level;
@@ -44,7 +45,7 @@ pub fn compress_with(
         return false;
     };
     let start = into.len();
-    into.reserve(max + format.block_bytes() + block::MAX_HEADERS + block::SLACK);
+    into.reserve(max + format.block_bytes() + block::MAX_HEADERS + buffer::SLACK);
     into.push(METHOD | format.number());
     let mut scratch = Scratch::new();
     let mut blocks = value.chunks(format.block_bytes()).peekable();

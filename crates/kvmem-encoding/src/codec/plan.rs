@@ -8,7 +8,7 @@
 use kvmem::tier::DataType;
 
 use super::Instructions;
-use super::block::{BLOCK_VALUES, Buffer};
+use super::buffer::{BLOCK_VALUES, Buffer};
 use super::level::{LEVEL_HEADER, Level};
 use super::split::Format;
 

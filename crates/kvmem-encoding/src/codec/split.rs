@@ -11,7 +11,7 @@
 
 use kvmem::tier::DataType;
 
-use super::block::{BLOCK_VALUES, Buffer};
+use super::buffer::{BLOCK_VALUES, Buffer};
 use super::instructions::{Instructions, Set};
 use super::level;
 

@@ -8,6 +8,7 @@ mod checksum;
 mod encoded;
 mod error;
 mod fetch;
+mod fetched;
 mod found;
 mod inspection;
 mod journal;
@@ -31,7 +32,7 @@ mod verification;
 
 pub use admission::{Admission, AdmissionPolicy};
 pub use error::{StoreError, TierError};
-pub use fetch::Fetched;
+pub use fetched::Fetched;
 pub use inspection::{Contents, DiskTierInspection, Inspection, ValueLengths, inspect, key_ids};
 pub use open::OpenReport;
 pub use options::{DiskTierOptions, EvictionOrder, Verify};

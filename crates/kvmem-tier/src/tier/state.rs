@@ -12,7 +12,7 @@ use kvmem::offset::RawHandle;
 use kvmem_encoding::DecodeError;
 
 use super::encoded::Undecoded;
-use super::fetch::Fetched;
+use super::fetched::Fetched;
 use super::options::EvictionOrder;
 use super::stats::TierStats;
 use super::suspects::Suspects;

@@ -46,7 +46,9 @@ mod memory;
 mod resize;
 mod restart;
 mod role;
+mod subscriber;
 mod values;
+mod writer;
 
 use std::process::Command;
 use std::time::Duration;
@@ -55,11 +57,12 @@ use anyhow::{Result, ensure};
 use tempfile::TempDir;
 
 use self::calls::CallsFixture;
-use self::events::{CommitRates, Stores};
+use self::events::CommitRates;
 use self::exchange::{CallTimes, KEYS};
 use self::resize::Resized;
 pub use self::role::{NodeRole, act};
 use self::values::{BATCH, VALUE_BYTES};
+use self::writer::Stores;
 use super::beside::Beside;
 use super::suite::{Figures, Run, Turns, names};
 use super::values::{Memory, ValueTurn};

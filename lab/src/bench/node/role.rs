@@ -12,8 +12,9 @@ use kvmem_node::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::events::{self, Stores};
 use super::exchange::exchange;
+use super::subscriber::subscribe;
+use super::writer::{Stores, write};
 use crate::bench::beside::BesideProgram;
 
 /// The task of a process in a benchmark of nodes.
@@ -74,12 +75,11 @@ pub fn act(role: &NodeRole, output: &mut dyn Write) -> Result<()> {
         }
         NodeRole::Writer { sockets: [silent, heard], pid, rings, stores, milliseconds } => {
             let clients = [connect(silent, *rings, true)?, connect(heard, *rings, true)?];
-            let written =
-                events::write(&clients, *pid, *stores, Duration::from_millis(*milliseconds))?;
+            let written = write(&clients, *pid, *stores, Duration::from_millis(*milliseconds))?;
             Ok(say(output, serde_json::json!(written).to_string())?)
         }
         NodeRole::Subscriber { port } => {
-            Ok(say(output, serde_json::json!(events::subscribe(*port)?).to_string())?)
+            Ok(say(output, serde_json::json!(subscribe(*port)?).to_string())?)
         }
     }
 }

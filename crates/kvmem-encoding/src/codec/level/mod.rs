@@ -8,7 +8,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
-use super::block::Buffer;
+use super::buffer::Buffer;
 use super::instructions::{Instructions, Set};
 
 /// Bytes of a level's header without its symbols.
