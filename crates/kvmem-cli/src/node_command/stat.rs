@@ -136,10 +136,12 @@ impl fmt::Display for Screen<'_> {
         for it in all {
             let (name, memory) = (name_of(&it.name), BinaryBytes(it.memory).to_string());
             write!(f, "{name:<width$} {memory:>12} {:>12}", count(it.keys))?;
-            for (factor, hits) in labelled(it, "factor") {
-                let column = if factor == "1" { 8 } else { 7 };
-                write!(f, " {:>column$}", rate(hits, it.keys.saturating_sub(hits)))?;
-            }
+            let rate_of = |hits: u64| rate(hits, it.keys.saturating_sub(hits));
+            let mut rates: Vec<String> =
+                labelled(it, "factor").map(|(_, hits)| rate_of(hits)).collect();
+            // The factors are 0.5, 2, 4 and 8; the hits are those with 1.
+            rates.insert(1, format!("{:>8}", rate_of(it.hits)));
+            rates.iter().try_for_each(|rate| write!(f, " {rate:>7}"))?;
             writeln!(f)?;
         }
         Ok(())
