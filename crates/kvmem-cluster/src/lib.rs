@@ -2,6 +2,7 @@
 
 mod helper;
 mod messages;
+mod object;
 pub mod observe;
 mod options;
 mod program;
@@ -10,6 +11,7 @@ mod stats;
 mod tier;
 mod trailer;
 
+pub use kvmem_encoding::{Codec, Keyring};
 pub use options::ClusterOptions;
 pub use program::hide_service_manager;
 pub use stats::ClusterStats;

@@ -25,7 +25,7 @@ pub(super) enum CallKind {
     LookUp = 1,
     /// Store bytes under keys.
     Store = 2,
-    /// Read objects of these lengths.
+    /// Read objects that have at most these lengths, and return their lengths.
     Fetch = 3,
     /// Remove the objects of keys.
     Remove = 4,

@@ -1,7 +1,10 @@
 //! *Options* of a cluster.
 
 use std::ffi::OsString;
+use std::sync::Arc;
 use std::time::Duration;
+
+use kvmem_encoding::{Codec, Keyring};
 
 /// How the helper of a [`ClusterTier`](crate::ClusterTier) is started and watched.
 #[derive(Clone, Debug)]
@@ -16,6 +19,11 @@ pub struct ClusterOptions {
     /// Whether a value replaces the one that its key has. Otherwise keys must name their contents,
     /// as hashes do: an object that exists stays, and is not written again.
     pub replaces: bool,
+    /// How values are compressed. Tiers without a codec and keys do not find them then.
+    pub codec: Codec,
+    /// The keys that encrypt values: the first one writes, all read. A tier with keys accepts no
+    /// value that is not encrypted.
+    pub keys: Option<Arc<Keyring>>,
     /// A helper that leaves a call unanswered for this time is killed.
     pub call_timeout: Duration,
     /// A helper that is not ready after this time is killed.
@@ -40,6 +48,8 @@ impl ClusterOptions {
             command,
             staging_bytes: 128 << 20,
             replaces: false,
+            codec: Codec::None,
+            keys: None,
             call_timeout: Duration::from_secs(10),
             start_timeout: Duration::from_secs(60),
             first_pause: Duration::from_secs(1),

@@ -9,7 +9,7 @@ kvmem::stats! {
         state: TierState [Gauge "kvmem_cluster_state" "state"],
         /// Values that the cluster has stored.
         stored: u64 [Counter "kvmem_cluster_stored_total" "values"],
-        /// Bytes of values that the cluster has stored.
+        /// Bytes of values that the cluster has stored, as they are encoded.
         stored_bytes: u64 [Counter "kvmem_cluster_stored_bytes_total" "bytes"],
         /// Values that were fetched from the cluster.
         fetched: u64 [Counter "kvmem_cluster_fetched_total" "values"],
@@ -26,6 +26,16 @@ kvmem::stats! {
         failed: u64 [Counter "kvmem_cluster_failed_total" "values"],
         /// Fetched values whose bytes were not those that were stored.
         corrupt: u64 [Counter "kvmem_cluster_corrupt_total" "values"],
+        /// Fetched values that are encrypted with a key which the tier does not have.
+        key_misses: u64 [Counter "kvmem_cluster_key_misses_total" "values"],
+        /// Fetched values whose tag was wrong: they were changed, or put in the place of others.
+        tag_misses: u64 [Counter "kvmem_cluster_tag_misses_total" "values"],
+        /// Fetched values of tiers with another codec, or that are not encrypted as they must be.
+        form_misses: u64 [Counter "kvmem_cluster_form_misses_total" "values"],
+        /// Bytes of the values that were encoded, before that.
+        encoded_before_bytes: u64 [Counter "kvmem_cluster_encoded_before_bytes_total" "bytes"],
+        /// Bytes of their objects.
+        encoded_after_bytes: u64 [Counter "kvmem_cluster_encoded_after_bytes_total" "bytes"],
         /// Keys that were removed and that the cluster may still have: they are not looked up until
         /// it has removed their objects.
         stale: u64 [Gauge "kvmem_cluster_stale_keys" "keys"],

@@ -15,6 +15,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::helper::{Helper, Received, StagedRange};
 use crate::messages::{CallItem, CallKind, MAX_ITEMS, NO_VALUE};
+use crate::object::{Buffers, Objects, Unreadable};
 use crate::options::ClusterOptions;
 use crate::stats::ClusterStats;
 use crate::trailer::{self, TRAILER};
@@ -41,6 +42,7 @@ pub struct ClusterTier {
 /// State that the supervising thread shares with the others.
 struct Supervised {
     options: ClusterOptions,
+    objects: Objects,
     state: Mutex<Calls>,
     /// A call has an outcome, or the tier closes.
     changed: Condvar,
@@ -270,6 +272,7 @@ impl Supervised {
         is_awaited: bool,
     ) -> Vec<Result<StoreOutcome, BoxError>> {
         let mut done = vec![StoreOutcome::NotStored; values.len()];
+        let mut buffers = Buffers::default();
         let mut next = 0;
         while next < values.len() {
             let helper = self.calls().taking();
@@ -279,15 +282,20 @@ impl Supervised {
             };
             let mut batch = Batch::default();
             while next < values.len() && batch.items.len() < MAX_ITEMS {
-                let TierValue { key, bytes: value, .. } = values[next];
-                let room = (!value.is_empty())
-                    .then(|| helper.allocate(CallKind::Store, value.len() as u64))
+                let value = &values[next];
+                let room = (!value.bytes.is_empty())
+                    .then(|| helper.allocate(CallKind::Store, self.max_body_len(value.bytes)))
                     .flatten();
                 match room {
-                    Some(range) => {
-                        helper.write(&range, value, &trailer::of(key, value));
-                        batch.push(key, range, next);
-                    }
+                    Some(mut range) => match self.objects.encode(value, &mut buffers) {
+                        Some((body, trailer)) => {
+                            range.len = (body.len() + TRAILER) as u64;
+                            helper.write(&range, body, &trailer);
+                            self.count_encoded(value.bytes, body);
+                            batch.push(value.key, range, next);
+                        }
+                        None => self.calls().stats.dropped += 1,
+                    },
                     // It may have room when those before it are stored.
                     None if is_awaited && !batch.items.is_empty() => break,
                     None => self.calls().stats.dropped += 1,
@@ -377,7 +385,7 @@ impl Supervised {
             let mut batch = Batch::default();
             while next < reads.len() && batch.items.len() < MAX_ITEMS {
                 let read = &reads[next];
-                match helper.allocate(CallKind::Fetch, read.into.len() as u64) {
+                match helper.allocate(CallKind::Fetch, self.max_body_len(read.into)) {
                     Some(range) => batch.push(read.key, range, next),
                     None if !batch.items.is_empty() => break,
                     None => self.calls().stats.failed += 1,
@@ -399,7 +407,7 @@ impl Supervised {
             let Some(id) = id else { break };
             let (results, ranges) = self.wait(id);
             let results = results.unwrap_or_else(|| vec![NO_VALUE; positions.len()]);
-            for ((place, range), result) in positions.into_iter().zip(&ranges).zip(results) {
+            for ((place, range), result) in positions.into_iter().zip(ranges).zip(results) {
                 let read = &mut reads[place];
                 done[place] = self.take(&helper, range, read, result);
             }
@@ -407,27 +415,62 @@ impl Supervised {
         done
     }
 
+    /// Returns the most bytes of the body of a value.
+    fn max_body_len(&self, value: &[u8]) -> u64 {
+        (value.len() + self.objects.overhead()) as u64
+    }
+
+    fn count_encoded(&self, value: &[u8], body: &[u8]) {
+        if !std::ptr::eq(value, body) {
+            let mut calls = self.calls();
+            calls.stats.encoded_before_bytes += value.len() as u64;
+            calls.stats.encoded_after_bytes += body.len() as u64;
+        }
+    }
+
     /// Copies a value that was fetched, and verifies the copy.
     fn take(
         &self,
         helper: &Helper,
-        range: &StagedRange,
+        mut range: StagedRange,
         read: &mut TierRead<'_>,
         result: i64,
     ) -> bool {
-        let is_whole = u64::try_from(result).is_ok_and(|len| len == range.len);
-        let is_right = is_whole && {
-            let trailer = helper.read(range, read.into);
-            trailer == trailer::of(read.key, read.into)
+        let are_encoded = self.objects.are_encoded();
+        let min = if are_encoded { TRAILER as u64 } else { range.len };
+        let len = u64::try_from(result).ok().filter(|len| (min..=range.len).contains(len));
+        let Some(len) = len else {
+            self.calls().stats.failed += 1;
+            return false;
+        };
+        range.len = len;
+        let mut body = Vec::new();
+        let trailer = if are_encoded {
+            body.resize(len as usize - TRAILER, 0);
+            helper.read(&range, &mut body)
+        } else {
+            helper.read(&range, read.into)
+        };
+        drop(range);
+        let decoded = if are_encoded {
+            self.objects.decode(read.key, &mut body, &trailer, read.into)
+        } else if trailer == trailer::of(read.key, read.into) {
+            Ok(())
+        } else {
+            self.objects.decode(read.key, &mut read.into.to_vec(), &trailer, read.into)
         };
         let mut calls = self.calls();
-        if !is_whole {
-            calls.stats.failed += 1;
-            return false;
-        }
-        if !is_right {
-            calls.stats.corrupt += 1;
-            calls.add_stale(read.key, &self.options);
+        if let Err(why) = decoded {
+            match why {
+                Unreadable::Corrupt => calls.stats.corrupt += 1,
+                Unreadable::Tag => calls.stats.tag_misses += 1,
+                Unreadable::NoKey => calls.stats.key_misses += 1,
+                Unreadable::Form => calls.stats.form_misses += 1,
+            }
+            // Other tiers may read what this one does not.
+            if matches!(why, Unreadable::Corrupt | Unreadable::Tag) {
+                calls.add_stale(read.key, &self.options);
+            }
             return false;
         }
         // The key may have been removed meanwhile.
@@ -455,7 +498,7 @@ impl Supervised {
                 }
             }
         }
-        let max = Helper::max_len(&self.options);
+        let max = Helper::max_len(&self.options) - self.objects.overhead() as u64;
         for (id, positions) in begun {
             let (results, _) = self.wait(id);
             let Some(results) = results else {
@@ -463,7 +506,8 @@ impl Supervised {
                 continue;
             };
             for (place, result) in positions.into_iter().zip(results) {
-                let len = u64::try_from(result).ok().and_then(|it| it.checked_sub(TRAILER as u64));
+                let body = u64::try_from(result).ok().and_then(|it| it.checked_sub(TRAILER as u64));
+                let len = body.and_then(|body| self.objects.value_len(body));
                 lengths[place] = len.filter(|len| (1..=max).contains(len));
                 self.calls().stats.absent += u64::from(lengths[place].is_none());
             }
@@ -637,7 +681,7 @@ impl ClusterTier {
     /// is ready. `report` is called with the reason when that changes.
     ///
     /// # Errors
-    /// A thread cannot be started.
+    /// A thread cannot be started, or the system has no random numbers, which encryption needs.
     pub fn start(
         options: ClusterOptions,
         report: impl Fn(&str) + Send + 'static,
@@ -649,8 +693,9 @@ impl ClusterTier {
             ..options
         };
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let objects = Objects::new(&options).map_err(io::Error::other)?;
         let (state, changed) = (Mutex::new(Calls::default()), Condvar::new());
-        let shared = Arc::new(Supervised { options, state, changed, wake });
+        let shared = Arc::new(Supervised { options, objects, state, changed, wake });
         let supervised = Arc::clone(&shared);
         let supervisor = thread::Builder::new()
             .name("kvmem-cluster".into())

@@ -6,5 +6,5 @@ mod encryption;
 mod envelope;
 
 pub use encoding::{Binding, Codec, DecodeError, EncodeError, Encoding, Prepared};
-pub use encryption::{KeyId, Keyring, KeyringError, Namespace};
+pub use encryption::{KeyId, Keyring, KeyringError, Namespace, digest};
 pub use envelope::Envelope;

@@ -17,5 +17,5 @@ mod namespace;
 mod session;
 
 pub use keyring::{KeyId, Keyring, KeyringError};
-pub use namespace::Namespace;
+pub use namespace::{Namespace, digest};
 pub(crate) use session::{Derivation, Session, SessionId};
