@@ -62,6 +62,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     }
     let metrics = MetricsServer::start(&args.metrics).map_err(Failure::usage)?;
     let events = kv_events::listen(&args.kv_events).map_err(Failure::usage)?;
+    let cluster = mooncake::options(args)?;
     let tier = tier::open(args)?;
     let (retention, made) = make_retained(args, &socket, &mut passed)?;
     let memory_bytes = made.node.stats().wanted_capacity;
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     })?;
     let mut tier_values = tier.as_ref().map(|tier| tier.values);
     // Its threads would not survive an error above.
-    let cluster = mooncake::start(args)?;
+    let cluster = cluster.map(mooncake::start).transpose()?;
     let disk = tier.as_ref().map(|tier| Arc::clone(&tier.set) as Arc<dyn Tier>);
     let lower = match (disk, &cluster) {
         (Some(disk), Some(cluster)) => {

@@ -14,6 +14,7 @@ use crate::cache_key::CacheKey;
 use crate::collect::{Plain, plain};
 use crate::disk_key::disk_key;
 use crate::disk_memory::{bytes_of, bytes_of_mut, targets};
+use crate::disk_tier::encoding;
 use crate::elements::{at_key, items};
 use crate::error;
 use crate::holder::{Held, Holder, Lent};
@@ -86,7 +87,8 @@ impl PyClusterTier {
     #[pyo3(
         signature = (master=None, **options),
         text_signature = "(master='127.0.0.1:50051', *, prefix='kvmem/', replace=True, \
-            staging_bytes=None, call_timeout=None, start_timeout=None, engine=None, python=None)"
+            staging_bytes=None, call_timeout=None, start_timeout=None, engine=None, python=None, \
+            codec='none', key_file=None)"
     )]
     fn create<'py>(
         py: Python<'py>,
@@ -119,6 +121,7 @@ impl PyClusterTier {
             .extend(engine_arguments(py, given.take("engine")?)?.into_iter().map(OsString::from));
         let mut options = ClusterOptions::new(command);
         options.replaces = given.flag("replace", true)?;
+        (options.codec, options.keys) = encoding(py, &given)?;
         if let Some(bytes) = given.bytes("staging_bytes")? {
             if !(MIN_STAGING..=MAX_STAGING).contains(&bytes) {
                 let message =

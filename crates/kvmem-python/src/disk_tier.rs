@@ -51,7 +51,7 @@ pub(crate) fn tier_options(
         None => AdmissionArgument::all(),
     };
     let admit = admission.admit();
-    let codecs = [Codec::None, Codec::Auto].map(|codec| (codec.name(), codec));
+    let (codec, keys) = encoding(py, options)?;
     let options = DiskTierOptions {
         bytes: options.some_bytes("bytes")?,
         max_entries: options.number("max_entries", 1, u64::MAX)?,
@@ -63,11 +63,22 @@ pub(crate) fn tier_options(
             .choice("eviction", [("lru", EvictionOrder::Lru), ("fifo", EvictionOrder::Fifo)])?,
         max_write_bytes_per_s: options.some_bytes("max_write_bytes_per_s")?,
         take_over: options.flag("take_over", false)?,
-        codec: options.choice("codec", codecs)?,
-        keys: options.take("key_file")?.map(|path: PathBuf| keyring(py, &path)).transpose()?,
+        codec,
+        keys,
         ..DiskTierOptions::default()
     };
     Ok((options, admit))
+}
+
+/// Takes the options of the encoding of values.
+pub(crate) fn encoding(
+    py: Python<'_>,
+    options: &Keywords<'_>,
+) -> PyResult<(Codec, Option<Arc<Keyring>>)> {
+    let codecs = [Codec::None, Codec::Auto].map(|codec| (codec.name(), codec));
+    let codec = options.choice("codec", codecs)?;
+    let keys = options.take("key_file")?.map(|path: PathBuf| keyring(py, &path)).transpose()?;
+    Ok((codec, keys))
 }
 
 /// Reads a key file.

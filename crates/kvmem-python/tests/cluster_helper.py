@@ -65,8 +65,8 @@ class FolderEngine:
         for item in items:
             path = self.path(item)
             value = path.read_bytes() if path.exists() else b""
-            if len(value) == item.nbytes:
-                self.memory[item.offset : item.offset + item.nbytes] = value
+            if len(value) <= item.nbytes:
+                self.memory[item.offset : item.offset + len(value)] = value
             found.append(len(value) or FAILED)
         return found
 

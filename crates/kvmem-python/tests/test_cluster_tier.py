@@ -53,6 +53,35 @@ def tier(make: Callable[..., ClusterTier]) -> ClusterTier:
     return tier
 
 
+def test_encoded_values_are_read_with_their_key(
+    make: Callable[..., ClusterTier], folder: Path, tmp_path: Path
+) -> None:
+    files = []
+    for key in "12":
+        files.append(tmp_path / f"key-{key}")
+        files[-1].write_text(key * 64)
+        files[-1].chmod(0o400)
+    value = b"\x80\x3f" * 32_768
+    own, other, plain = (
+        make(codec="auto", key_file=files[0]),
+        make(codec="none", key_file=files[1]),
+        make(),
+    )
+    assert own.wait(LIMIT) and other.wait(LIMIT) and plain.wait(LIMIT)
+    assert own.store({"key": value}) == [] and own.ask(["key"]) == [len(value)]
+    (path,) = folder.iterdir()
+    assert path.stat().st_size < len(value) // 2
+    buffer = bytearray(len(value))
+    assert own.fetch_into(["key"], [buffer]) == [len(value)] and buffer == value
+    for tier in (other, plain):
+        (nbytes,) = tier.ask(["key"])
+        assert nbytes and tier.fetch_into(["key"], [bytearray(nbytes)]) == [None]
+        assert (tier.stats().key_misses, tier.stats().corrupt) == (1, 0)
+    assert own.stats().encoded_after_bytes < own.stats().encoded_before_bytes
+    with pytest.raises(kvmem.InvalidArgumentError, match=r"codec is .zip.: give none or auto"):
+        make(codec="zip")
+
+
 def test_values_are_stored_and_read(tier: ClusterTier, folder: Path) -> None:
     values: dict[Key, bytes] = {1: b"an int", b"1": b"bytes", "1": b"a str", "ü": b"x" * 9999}
     assert tier.store(values) == [] and tier.store([("pair", bytearray(3))]) == []

@@ -442,7 +442,7 @@ def test_two_processes_share_a_node(server: Server, script: Callable[..., str]) 
         ({"node": "/a", "server_users": [-1]}, ["server_users is [-1]", "such as [1000]"]),
         ({"node": "/a", "server_users": 1000}, ["server_users is 1000"]),
         ({"disk": "/a", "codec": "zip"}, ["codec is 'zip'", '"auto" or "none"']),
-        ({"node": "/a", "codec": "auto"}, ['codec without "disk"', "kvmem serve --tier"]),
+        ({"node": "/a", "codec": "auto"}, ['codec with "node"', "kvmem serve --tier"]),
         ({"mooncake": {"host": "a"}}, ["mooncake is", "master"]),
         ({"disk": ["/a", "/b"], "mooncake": {"master": "a:1"}}, ["2 disks above a cluster"]),
     ],

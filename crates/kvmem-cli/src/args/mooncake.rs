@@ -1,8 +1,10 @@
 //! The value of `--mooncake` of `kvmem serve`: the address of a master, and options of the helper.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use kvmem::arena::ByteSize;
+use kvmem_cluster::Codec;
 use thiserror::Error;
 
 /// A Mooncake cluster as the tier of the memory.
@@ -14,6 +16,10 @@ pub struct ServeMooncake {
     pub arguments: Vec<String>,
     /// Bytes of the memory through which values go; `None`: the default.
     pub staging_bytes: Option<u64>,
+    /// How values are compressed.
+    pub codec: Codec,
+    /// The file with the keys that encrypt values.
+    pub key_file: Option<PathBuf>,
 }
 
 /// A value of `--mooncake` that names no cluster.
@@ -29,7 +35,7 @@ pub enum ServeMooncakeError {
     #[error(
         "{part:?} is no option of a cluster: there are host=ADDRESS, peers=NETWORK[+NETWORK…], \
          prefix=NAME, protocol=NAME, devices=NAME[+NAME…], metadata=URL, deadline=SECONDS, \
-         staging=SIZE and expose"
+         staging=SIZE, codec=auto, key-file=PATH and expose"
     )]
     Option {
         /// The part.
@@ -65,6 +71,7 @@ impl FromStr for ServeMooncake {
             return Err(ServeMooncakeError::Master { master });
         }
         let (mut arguments, mut staging_bytes) = (Vec::new(), None);
+        let (mut codec, mut key_file) = (Codec::None, None);
         for part in parts {
             let unknown = || ServeMooncakeError::Option { part: part.to_owned() };
             if part == "expose" {
@@ -85,6 +92,8 @@ impl FromStr for ServeMooncake {
                 "deadline" if !value.parse().is_ok_and(|it: f64| (0.01..=60.0).contains(&it)) => {
                     return Err(ServeMooncakeError::Deadline { seconds: value.to_owned() });
                 }
+                "codec" => codec = Codec::named(value).ok_or_else(unknown)?,
+                "key-file" if !value.is_empty() => key_file = Some(value.into()),
                 "host" | "peers" | "prefix" | "protocol" | "devices" | "metadata" | "deadline"
                     if !value.is_empty() =>
                 {
@@ -96,7 +105,7 @@ impl FromStr for ServeMooncake {
                 _ => return Err(unknown()),
             }
         }
-        Ok(ServeMooncake { master, arguments, staging_bytes })
+        Ok(ServeMooncake { master, arguments, staging_bytes, codec, key_file })
     }
 }
 
@@ -110,9 +119,10 @@ mod tests {
         assert_eq!((&*parsed.master, parsed.arguments.len()), ("10.0.0.1:50051", 0));
         let text = "[::1]:50051,host=10.0.0.7,peers=10.0.0.0/24+10.1.0.0/24,prefix=a/,\
                     protocol=rdma,devices=mlx5_0+mlx5_1,metadata=http://m:8080/x,deadline=2.5,\
-                    expose,staging=1GiB";
+                    expose,staging=1GiB,codec=auto,key-file=/etc/k=1";
         let parsed = text.parse::<ServeMooncake>().unwrap();
         assert_eq!((&*parsed.master, parsed.staging_bytes), ("[::1]:50051", Some(1 << 30)));
+        assert_eq!((parsed.codec, parsed.key_file), (Codec::Auto, Some("/etc/k=1".into())));
         let expected = [
             "--host=10.0.0.7",
             "--peers=10.0.0.0/24,10.1.0.0/24",
@@ -138,6 +148,8 @@ mod tests {
             ("h:1,host", "\"host\" is no option of a cluster"),
             ("h:1,host=", "\"host=\" is no option of a cluster"),
             ("h:1,size=1GiB", "prefix=NAME"),
+            ("h:1,codec=zip", "\"codec=zip\" is no option of a cluster: there are"),
+            ("h:1,key-file=", "key-file=PATH"),
             ("h:1,staging=1", "from 2MiB on"),
             ("h:1,staging=x", "staging=x"),
             ("h:1,deadline=0", "0.01 to 60"),

@@ -176,7 +176,8 @@ pub struct ServeArgs {
     /// one cluster share the values, whose keys must name their contents. OPTIONs: host=ADDRESS of
     /// this machine, peers=NETWORK[+NETWORK…], prefix=NAME of the keys, protocol=tcp, devices=NAME,
     /// metadata=URL, deadline=SECONDS of a call, staging=SIZE of the memory through which values
-    /// go, expose. Needs the Python package, in a process of its own that is started again when it
+    /// go, expose, codec=auto and key-file=PATH, which compress and encrypt values as for a disk
+    /// tier. Needs the Python package, in a process of its own that is started again when it
     /// fails
     #[arg(
         long, value_name = "HOST:PORT[,OPTION…]",

@@ -206,6 +206,9 @@ fn a_key_file_that_cannot_be_used_is_an_error_with_a_remedy() {
     let shown = path.display().to_string();
     let (status, errors) = fails(&with_file);
     assert!(status == Some(2) && errors.contains(&shown) && errors.contains("No such"), "{errors}");
+    let of_cluster = format!("127.0.0.1:9,{with_file}");
+    let (status, errors) = place.fails("4MiB", &["--mooncake", &of_cluster]);
+    assert!(status == Some(2) && errors.contains(&shown) && errors.contains("No such"), "{errors}");
     for (text, mode, words) in [
         (KEY_A, 0o644, "has the mode 0644, so other users can read or change it: `chmod 0400"),
         (&KEY_A[1..], 0o400, "has 63 characters that are not a key"),

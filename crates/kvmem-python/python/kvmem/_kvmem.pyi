@@ -1256,6 +1256,9 @@ class ClusterTier(_Manager):
     - ``start_timeout``: seconds that a client has to start.
     - ``engine``: how the client connects: :class:`kvmem.mooncake.EngineOptions`.
     - ``python``: program that runs the client. None: the one that runs this process.
+    - ``codec``, ``key_file``: as for :class:`DiskTier`. Tiers with one ``prefix`` need the same
+      keys, and a codec or keys all of them or none. Other values are misses, and some values whose
+      lengths are no multiples of 16 are not stored.
 
     Returns at once: :meth:`wait` waits for the cluster. Raises :class:`InvalidArgumentError`.
     """
@@ -1271,6 +1274,8 @@ class ClusterTier(_Manager):
         start_timeout: float | None = None,
         engine: Mapping[str, Any] | None = None,
         python: str | None = None,
+        codec: str = "none",
+        key_file: str | PathLike[str] | None = None,
     ) -> Self: ...
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until the cluster works. Returns False after ``timeout`` seconds."""

@@ -47,8 +47,9 @@ class ClusterStore(ValueStore):
       :class:`kvmem.mooncake.EngineOptions`.
     - ``namespace``: prefix of the objects' keys.
     - ``memory``: bytes of the pool that values pass through.
-    - ``disk``: a file above the cluster, of ``disk_bytes`` bytes, with ``codec`` and ``key_file``
-      as for :class:`~kvmem.DiskTier`. Values of the cluster are not encoded.
+    - ``disk``: a file above the cluster, of ``disk_bytes`` bytes.
+    - ``codec``, ``key_file``: of the values in the file and in the cluster, as for
+      :class:`~kvmem.DiskTier`.
     - ``deadline``, ``retry``: as for :class:`ValueStore`.
 
     Raises :class:`kvmem.mooncake.StoreError` if the cluster cannot be reached, and
@@ -70,14 +71,15 @@ class ClusterStore(ValueStore):
     ) -> None:
         super().__init__(f"the cluster of {master}", deadline, retry)
         with ExitStack() as stack:
+            encoding: Any = {"codec": codec, "key_file": key_file}
             self._disk: DiskTier | None = None
             if disk is not None:
-                self._disk = DiskTier(disk, bytes=disk_bytes, codec=codec, key_file=key_file)
+                self._disk = DiskTier(disk, bytes=disk_bytes, **encoding)
                 stack.callback(self._disk.close)
             pool = Pool(memory)
             stack.callback(pool.close)
             options = {"deadline": deadline, **(engine or {})}
-            self._tier = connected_tier(master, namespace, options)
+            self._tier = connected_tier(master, namespace, options, **encoding)
             stack.callback(self._tier.close)
             self._cache = KvCache(
                 pool,

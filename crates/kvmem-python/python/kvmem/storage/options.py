@@ -47,9 +47,9 @@ class StorageOptions:
     disk_bytes: int | None = option(size)
     """Length of each file; None leaves the length of existing ones."""
     codec: str = option(_codec, "none")
-    """How values are compressed before they are written to the files: "auto" or "none"."""
+    """How values are compressed in the files and the cluster: "auto" or "none"."""
     key_file: Path | None = option(path)
-    """Path of a file with the keys that encrypt the values in the files."""
+    """Path of a file with the keys that encrypt the values in the files and the cluster."""
     mooncake: Mapping[str, Any] | None = option(_cluster)
     """``master`` and the other arguments of :class:`kvmem.mooncake.Store`."""
     memory: int = option(size, 256 << 20)
@@ -87,11 +87,11 @@ class StorageOptions:
                 '"mooncake": {"master": "HOST:PORT"}, or the last two',
                 value=stores,
             )
-        unused = [name for name in ("codec", "key_file") if options.get(name) and not parsed.disk]
+        unused = [name for name in ("codec", "key_file") if options.get(name) and parsed.node]
         if unused:
             raise InvalidArgumentError(
-                f'{where}: {" and ".join(unused)} without "disk": the values of a node are encoded '
-                "by its server, with kvmem serve --tier, and those of a cluster are not",
+                f'{where}: {" and ".join(unused)} with "node": the values of a node are encoded '
+                "by its server, with kvmem serve --tier or --mooncake",
                 value=unused,
             )
         if len(parsed.disk) > 1 and parsed.mooncake:
