@@ -13,7 +13,7 @@ use kvmem::tier::{
 use crate::device::Device;
 use crate::format::Hints;
 use crate::index::seconds_now;
-use crate::tier::DiskTier;
+use crate::tier::{DiskTier, StoreError};
 use crate::tier_set::TierSet;
 
 fn lock(order: &Mutex<()>) -> MutexGuard<'_, ()> {
@@ -22,6 +22,19 @@ fn lock(order: &Mutex<()>) -> MutexGuard<'_, ()> {
 
 fn lookup(len: Option<u64>) -> Lookup {
     len.map_or(Lookup::Missing, Lookup::Found)
+}
+
+impl<D: Device> DiskTier<D> {
+    fn store_errors(&self) -> MutexGuard<'_, Option<(u64, StoreError)>> {
+        self.store_errors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns how many values the tier has failed to store for the cache or node above it since
+    /// the last call, and the reason for the last of them; `None`: it has not failed.
+    #[must_use]
+    pub fn take_store_errors(&self) -> Option<(u64, StoreError)> {
+        self.store_errors().take()
+    }
 }
 
 /// By this many seconds a value may expire later than its time to live says: both the clock and the
@@ -90,7 +103,11 @@ impl<D: Device> Tier for DiskTier<D> {
         for (index, outcome) in admitted.into_iter().zip(outcomes) {
             match outcome {
                 Ok(()) => results[index] = Ok(StoreOutcome::Stored),
-                Err(_) => rejected.push(index),
+                Err(error) => {
+                    rejected.push(index);
+                    let mut errors = self.store_errors();
+                    *errors = Some((errors.as_ref().map_or(1, |(values, _)| values + 1), error));
+                }
             }
         }
         // Another thread may have stored them just now, and may still be writing the journal.

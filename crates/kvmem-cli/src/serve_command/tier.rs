@@ -194,29 +194,54 @@ fn failure(tier: &ServeTier, error: &TierError) -> Failure {
     Failure::new(message, exit_status)
 }
 
-/// Says of each file when it stores nothing any more, and when it does again.
+/// The least time between two lines about values that a file failed to store.
+const STORE_ERRORS: Duration = Duration::from_secs(60);
+
+/// Says of each file when it stores nothing any more, when it does again, and why it does not store
+/// single values.
 pub(super) struct TierWatch {
     set: Arc<TierSet>,
-    /// The files, and whether each was said to store nothing.
-    files: Vec<(String, bool)>,
+    files: Vec<WatchedFile>,
+}
+
+struct WatchedFile {
+    name: String,
+    /// Whether it was said to store nothing.
+    has_failed: bool,
+    /// When it was said why values were not stored.
+    said_why: Option<Instant>,
 }
 
 impl TierWatch {
     pub(super) fn new(tier: &OpenedTiers) -> TierWatch {
-        let files = tier.files.iter().map(|file| (file.clone(), false)).collect();
+        let watched =
+            |name: &String| WatchedFile { name: name.clone(), has_failed: false, said_why: None };
+        let files = tier.files.iter().map(watched).collect();
         TierWatch { set: Arc::clone(&tier.set), files }
     }
 
     pub(super) fn look(&mut self) {
-        for (tier, (file, has_failed)) in self.set.in_path_order().zip(&mut self.files) {
+        for (tier, file) in self.set.in_path_order().zip(&mut self.files) {
+            let WatchedFile { name, has_failed, said_why } = file;
             match (tier.failure(), *has_failed) {
                 (Some(cause), false) => print_message(format_args!(
-                    "kvmem: --tier disk:{file} stores nothing any more: {cause}"
+                    "kvmem: --tier disk:{name} stores nothing any more: {cause}"
                 )),
                 (None, true) => {
-                    print_message(format_args!("kvmem: --tier disk:{file} stores again"))
+                    print_message(format_args!("kvmem: --tier disk:{name} stores again"))
                 }
-                _ => continue,
+                (None, false) => {
+                    if said_why.is_none_or(|at| at.elapsed() >= STORE_ERRORS)
+                        && let Some((values, error)) = tier.take_store_errors()
+                    {
+                        *said_why = Some(Instant::now());
+                        print_message(format_args!(
+                            "kvmem: --tier disk:{name} did not store {values} value(s): {error}"
+                        ));
+                    }
+                    continue;
+                }
+                (Some(_), true) => continue,
             }
             *has_failed = !*has_failed;
         }

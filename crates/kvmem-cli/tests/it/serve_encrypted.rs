@@ -196,6 +196,29 @@ fn values_are_found_by_servers_with_their_key_alone() {
     stop(server);
 }
 
+/// A file has room for 112 namespaces. The log says why values of others are not stored.
+#[test]
+fn values_of_too_many_namespaces_are_reported() {
+    let place = Place::new();
+    let mut server = serve(&place, &key_file(&place, "keys", &[KEY_A]));
+    // They are more than half of the memory, so all of them are stored ahead.
+    for number in 0..112 + 2 {
+        let client = client(&place, &format!("tenant {number}"));
+        for key in [0_u8, 1] {
+            client.insert([key], &value("", number)).expect("there is space");
+        }
+    }
+    let line = server.error_line("did not store");
+    let client = client(&place, "tenant 0");
+    eventually("the values of the others are stored", || {
+        client.stats().expect("a call").tier_stored_total == 2 * 112
+    });
+    let reason = "the tier has 112 namespaces, which is the most: forget one, or use fewer names";
+    let file = format!("kvmem: --tier disk:{} did not store ", tier_of(&place).display());
+    assert!(line.starts_with(&file) && line.ends_with(reason), "{line}");
+    stop(server);
+}
+
 #[test]
 fn a_key_file_that_cannot_be_used_is_an_error_with_a_remedy() {
     let place = Place::new();

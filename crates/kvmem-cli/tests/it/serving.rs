@@ -81,7 +81,7 @@ impl Place {
             if text.lines().last().is_some_and(|line| line.starts_with("serving ")) {
                 let json = fs::read_to_string(&report).expect("the report is written");
                 let report = serde_json::from_str(&json).expect("JSON");
-                let stderr = child.stderr.take();
+                let stderr = child.stderr.take().map(BufReader::new);
                 return Server { child, stderr, report, text };
             }
         }
@@ -132,7 +132,7 @@ impl Drop for Place {
 /// A server that is killed at the end of the test, unless it was before.
 pub(crate) struct Server {
     child: Child,
-    stderr: Option<ChildStderr>,
+    stderr: Option<BufReader<ChildStderr>>,
     pub(crate) report: Value,
     /// What it printed until it served.
     pub(crate) text: String,
@@ -151,6 +151,13 @@ impl Server {
     pub(crate) fn kill(mut self) -> String {
         self.child.kill().expect("it runs");
         self.wait().1
+    }
+
+    /// Waits for a line on its standard error that has this part, and returns it.
+    pub(crate) fn error_line(&mut self, part: &str) -> String {
+        let lines = self.stderr.as_mut().expect("a pipe").lines();
+        let mut lines = lines.map(|line| line.expect("text"));
+        lines.find(|line| line.contains(part)).expect("it writes the line")
     }
 
     /// Waits until it has ended.

@@ -232,6 +232,7 @@ impl<D: Device> DiskTier<D> {
             space: space_of(&layout),
             state: Mutex::new(state),
             failed: Mutex::new(None),
+            store_errors: Mutex::new(None),
             doorkeeper: Doorkeeper::new(
                 options.admission.clone(),
                 layout.max_entries(),

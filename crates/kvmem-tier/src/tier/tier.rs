@@ -16,7 +16,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use super::admission::Doorkeeper;
 use super::bounce::BounceBuffers;
 use super::encoded::StreamBuffers;
-use super::error::TierError;
+use super::error::{StoreError, TierError};
 use super::journal::{Journal, JournalFailure};
 use super::origins::Origins;
 use super::state::State;
@@ -47,6 +47,8 @@ pub struct DiskTier<D: Device = FileDevice> {
     pub(super) journal: Mutex<Journal>,
     /// The error that ended the journal. Locked after the others.
     pub(super) failed: Mutex<Option<JournalFailure>>,
+    /// Values that were not stored for a cache or a node, and why the last of them.
+    pub(crate) store_errors: Mutex<Option<(u64, StoreError)>>,
     pub(super) doorkeeper: Doorkeeper,
     pub(super) bounce: BounceBuffers,
     pub(super) encoding: Encoding,

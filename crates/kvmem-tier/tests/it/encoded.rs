@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use kvmem::arena::PageSize;
 use kvmem::pool::Pool;
-use kvmem::tier::{DataType, Tier, TierHints, TierRead, TierValue, WriteBehind};
+use kvmem::tier::{DataType, StoreOutcome, Tier, TierHints, TierRead, TierValue, WriteBehind};
 use kvmem_encoding::Envelope;
 use kvmem_tier::device::{Device, MemoryDevice, Read, Write};
 use kvmem_tier::format::{
@@ -408,6 +408,15 @@ fn namespaces_are_limited_and_come_and_go_during_checkpoints() {
     let error = store(&tier).unwrap_err();
     assert!(matches!(error, StoreError::TooManyNamespaces { limit: 112 }), "{error}");
     assert!(error.to_string().contains("forget one"), "{error}");
+    // A cache above has no value then, and the tier the reason.
+    let value = |key: &'static [u8]| TierValue::new(key, b"value").with_namespace(b"more");
+    assert!(tier.take_store_errors().is_none());
+    for outcome in Tier::store(&tier, &[value(b"key"), value(b"other")]) {
+        assert_eq!(outcome.unwrap(), StoreOutcome::NotStored);
+    }
+    let errors = tier.take_store_errors();
+    assert!(matches!(errors, Some((2, StoreError::TooManyNamespaces { .. }))), "{errors:?}");
+    assert!(tier.take_store_errors().is_none());
     assert_eq!(tier.forget_namespace(&[50]).unwrap(), 1);
     store(&tier).unwrap();
     // Many changes, so that checkpoints begin and end meanwhile.
