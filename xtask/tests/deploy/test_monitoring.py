@@ -170,7 +170,7 @@ def wait(what: str, found: Any) -> Any:
 
 
 class Scraped(NamedTuple):
-    """A Prometheus that scrapes a server with a small memory and a disk tier."""
+    """A Prometheus that scrapes a server with a small memory and an encrypted disk tier."""
 
     ask: Callable[..., Any]
     """Has the Prometheus answer a call of its interface."""
@@ -187,7 +187,11 @@ def scraped(
     command = request.config.getoption("--command")
     folder = tmp_path_factory.mktemp("monitoring")
     node = f"serve --size 1MiB --pages 4k --retain none --metrics 127.0.0.1:{free_port()}".split()
-    node += ["--socket", str(folder / "sock"), "--tier", f"disk:{folder}/tier,16MiB"]
+    keys = folder / "keys"
+    keys.write_text("07" * 32)
+    keys.chmod(0o400)
+    tier = f"disk:{folder}/tier,16MiB,codec=auto,key-file={keys}"
+    node += ["--socket", str(folder / "sock"), "--tier", tier]
     address = node[node.index("--metrics") + 1]
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
