@@ -136,7 +136,15 @@ fn tier() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let dir = dir.path().to_str().unwrap();
     let suite = ["tier", "--dir", dir, "--value-bytes", "64KiB"];
-    measures(&suite, &["store", "fetch", "index"], &["kvmem", "plain", "files", "files-direct"]);
+    let here = ["kvmem", "kvmem-codec", "kvmem-keys", "kvmem-codec-keys", "plain", "files"];
+    let contenders = [&here[..], &["files-direct"]].concat();
+    let report = measures(&suite, &["store", "fetch", "size", "index"], &contenders);
+    let sizes = report["rows"].as_array().unwrap().iter().filter(|row| row["table"] == "size");
+    let sizes: Vec<f64> = sizes.map(|row| row["figures"]["of plain"].as_f64().unwrap()).collect();
+    // A form has a header before the 16 blocks, or is compressed to 11 or 12 of them.
+    let [plain, codec, keys, both] = sizes[..] else { panic!("{report:#}") };
+    assert_eq!((plain, keys), (1.0, 17.0 / 16.0), "{report:#}");
+    assert!([codec, both].into_iter().all(|size| (0.65..0.76).contains(&size)), "{report:#}");
     assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0, "its files are removed");
 }
 

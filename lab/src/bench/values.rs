@@ -52,6 +52,13 @@ impl Memory {
         Ok(Memory { pool, source, target, len: len as usize, stride, count: count as usize })
     }
 
+    /// Fills the values with `content`, as often as it fits.
+    pub(crate) fn fill(&mut self, content: &[u8]) {
+        for part in self.source.bytes_mut().chunks_mut(content.len()) {
+            part.copy_from_slice(&content[..part.len()]);
+        }
+    }
+
     /// Returns the values `first` to `first + count − 1`, each with the padding behind it. `first`
     /// is a multiple of the count.
     pub(crate) fn values(&mut self, first: u64) -> impl Iterator<Item = &[u8]> {
@@ -113,6 +120,11 @@ pub(crate) trait ValueContender {
 
     /// Fetches these values into the rooms of `memory`, as many as there are.
     fn fetch(&mut self, memory: &mut Memory, numbers: &[u64]) -> Result<()>;
+
+    /// Returns the bytes of values that it has written to the device, if it counts them.
+    fn written_bytes(&self) -> Option<u64> {
+        None
+    }
 
     /// Looks up the keys of these values.
     fn lookup(&mut self, _numbers: &[u64], _times: u64) -> Result<()> {
@@ -212,6 +224,12 @@ impl ValueTurn {
                 beside.call(&json!({"call": "store", "first": first, "count": count}))
             }
         }
+    }
+
+    /// Returns the bytes written over those of all values stored, if the contender counts them.
+    pub(crate) fn written_share(&self, memory: &Memory) -> Option<f64> {
+        let AnyContender::Here(contender) = &self.contender else { return None };
+        Some(contender.written_bytes()? as f64 / (self.next * memory.len as u64) as f64)
     }
 
     /// Fetches as many of the `window` values that were stored last as `memory` has rooms, in

@@ -15,7 +15,7 @@
 //! 4. *At best* is the share of the size that an ideal coder of single exponents reaches.
 
 mod contenders;
-mod numbers;
+pub(super) mod numbers;
 
 use std::time::Instant;
 

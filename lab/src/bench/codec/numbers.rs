@@ -20,7 +20,7 @@ pub(super) fn read(file: &Path, count: usize) -> Result<Vec<f32>> {
 
 /// Returns the keys, then the values, of an attention layer with random weights and biases. Its
 /// input is normally distributed, and scaled for each channel as by a layer's norm.
-pub(super) fn random_weights(count: usize) -> Vec<f32> {
+pub(crate) fn random_weights(count: usize) -> Vec<f32> {
     let mut random = Random::new(1);
     let scales: Vec<f32> = (0..HIDDEN).map(|_| (normal(&mut random) / 2.0).exp2()).collect();
     let tokens = count / CHANNELS / 2;
@@ -49,7 +49,7 @@ fn normal(random: &mut Random) -> f32 {
 }
 
 /// Returns the bytes of the numbers, rounded to a data type.
-pub(super) fn rounded(numbers: &[f32], data_type: DataType) -> Vec<u8> {
+pub(crate) fn rounded(numbers: &[f32], data_type: DataType) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(2 * numbers.len());
     for &number in numbers {
         match data_type {

@@ -1,9 +1,12 @@
 //! The library's tier.
 
+use std::io::{self, Write};
+use std::sync::Arc;
+
 use anyhow::{Result, bail};
 use kvmem::pool::Pool;
-use kvmem::tier::TierRead;
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetched};
+use kvmem::tier::{DataType, TierHints, TierRead, TierValue};
+use kvmem_tier::{Codec, DiskTier, DiskTierOptions, Fetched, Keyring};
 
 use super::Room;
 use crate::bench::values::{Memory, ValueContender};
@@ -12,13 +15,24 @@ use crate::bench::values::{Memory, ValueContender};
 pub(super) struct Tier(DiskTier);
 
 impl Tier {
-    pub(super) fn new(room: Room<'_>, stride: usize, count: usize, pool: &Pool) -> Result<Tier> {
-        // One is evicted while another takes its place.
-        let max_entries = room.bytes / stride as u64 + count as u64;
+    pub(super) fn new(
+        room: Room<'_>,
+        stride: usize,
+        count: usize,
+        pool: &Pool,
+        codec: Codec,
+        encrypts: bool,
+    ) -> Result<Tier> {
+        // One is evicted while another takes its place. Compressed ones are more than half as long.
+        let fit = room.bytes / stride as u64 * if codec == Codec::None { 1 } else { 2 };
+        let max_entries = fit + count as u64;
+        let keys = encrypts.then(keyring).transpose()?.map(Arc::new);
         let options = DiskTierOptions {
             bytes: Some(room.bytes),
             depth: Some(room.depth),
             max_entries: Some(max_entries),
+            codec,
+            keys,
             ..DiskTierOptions::default()
         };
         let (tier, _) = DiskTier::open(room.dir.join("tier"), &options)?;
@@ -32,9 +46,11 @@ impl ValueContender for Tier {
     fn store(&mut self, memory: &mut Memory, first: u64) -> Result<()> {
         let (len, keys) = (memory.len, keys(first..first + memory.count as u64));
         let values = keys.iter().zip(memory.values(first));
-        let values: Vec<(&[u8], &[u8])> =
-            values.map(|(key, value)| (&key[..], &value[..len])).collect();
-        self.0.store(&values).into_iter().collect::<Result<(), _>>()?;
+        let hints = TierHints { data_type: DataType::Bfloat16, ..TierHints::default() };
+        let values: Vec<TierValue<'_>> = values
+            .map(|(key, value)| TierValue::new(key, &value[..len]).with_hints(hints))
+            .collect();
+        self.0.store_with(&values).into_iter().collect::<Result<(), _>>()?;
         Ok(())
     }
 
@@ -49,6 +65,18 @@ impl ValueContender for Tier {
             Some((number, found)) => bail!("value {number} is not found: {found:?}"),
         }
     }
+
+    fn written_bytes(&self) -> Option<u64> {
+        Some(self.0.stats().written_bytes)
+    }
+}
+
+/// Returns a keyring with one key.
+fn keyring() -> Result<Keyring> {
+    let (read, mut write) = io::pipe()?;
+    write.write_all("2a".repeat(32).as_bytes())?;
+    drop(write);
+    Ok(Keyring::from_fd(read.into())?)
 }
 
 fn keys(numbers: impl Iterator<Item = u64>) -> Vec<[u8; 8]> {

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use ::kvmem::pool::Pool;
 use anyhow::Result;
+use kvmem_tier::Codec;
 
 use super::TierContenderId;
 use crate::bench::values::ValueContender;
@@ -32,8 +33,12 @@ pub(super) fn contender(
     count: usize,
     pool: &Pool,
 ) -> Result<Box<dyn ValueContender>> {
+    let tier = |codec, encrypts| kvmem::Tier::new(room, stride, count, pool, codec, encrypts);
     Ok(match id {
-        TierContenderId::Kvmem => Box::new(kvmem::Tier::new(room, stride, count, pool)?),
+        TierContenderId::Kvmem => Box::new(tier(Codec::None, false)?),
+        TierContenderId::Codec => Box::new(tier(Codec::Auto, false)?),
+        TierContenderId::Keys => Box::new(tier(Codec::None, true)?),
+        TierContenderId::CodecKeys => Box::new(tier(Codec::Auto, true)?),
         TierContenderId::Plain => Box::new(plain::Plain::new(room, stride, pool)?),
         TierContenderId::Files => Box::new(files::Files::new(room, stride, false)),
         TierContenderId::FilesDirect => Box::new(files::Files::new(room, stride, true)),
