@@ -25,6 +25,21 @@ use crate::crc;
 use crate::device::{AlignedBuffer, Device, Read};
 use crate::format::{BLOCK, Digest, Entry};
 
+/// The most bytes of values of a group that may be encoded, if it has several values. A form is read
+/// into a bounce buffer, so the buffers of a group are all in use at once: those of the next group
+/// are the same ones, and memory of theirs is neither mapped nor cleared.
+const GROUP: usize = 16 << 20;
+
+/// Returns the number of values in the first group of some: at least one.
+fn group_len(requests: &[TierRead<'_>]) -> usize {
+    let mut bytes = 0;
+    let fits = |one: &&TierRead<'_>| {
+        bytes += one.into.len();
+        bytes <= GROUP
+    };
+    requests.iter().take_while(fits).count().max(1)
+}
+
 /// A value that is read.
 struct Wanted<'a> {
     /// Its index among the requests.
@@ -74,6 +89,27 @@ impl<D: Device> DiskTier<D> {
     /// Fetches values, and calls `hit` with the index and the entry of each that is in place, and
     /// with the CRC-32C of one that was encoded.
     pub(crate) fn fetch_entries(
+        &self,
+        requests: &mut [TierRead<'_>],
+        hit: &mut dyn FnMut(usize, &Entry, Option<u32>),
+    ) -> Vec<Fetched> {
+        if !self.encoding.is_on() {
+            return self.fetch_group(requests, hit);
+        }
+        let mut results = Vec::with_capacity(requests.len());
+        let mut rest = requests;
+        while !rest.is_empty() {
+            let (group, behind) = rest.split_at_mut(group_len(rest));
+            let first = results.len();
+            let mut hit = |index, entry: &Entry, sum| hit(first + index, entry, sum);
+            results.extend(self.fetch_group(group, &mut hit));
+            rest = behind;
+        }
+        results
+    }
+
+    /// Fetches the values of one group.
+    fn fetch_group(
         &self,
         requests: &mut [TierRead<'_>],
         hit: &mut dyn FnMut(usize, &Entry, Option<u32>),

@@ -463,6 +463,26 @@ fn queues_and_sets_forget_namespaces() {
 /// Sessions and counters of forms.
 type Nonces = HashSet<([u8; 16], u64)>;
 
+/// Such a call reads its values in groups.
+#[test]
+fn a_call_for_many_bytes_brings_each_value_with_its_checksum() {
+    let (tier, _) = DiskTier::on(MemoryDevice::new(64 << 20), &with_keys(b"a")).unwrap();
+    let values: Vec<Vec<u8>> = (0..20_u8).map(|key| vec![key + 1; 1 << 20]).collect();
+    for (key, value) in (0..).zip(&values) {
+        assert!(tier.store(&[(&[key], value)])[0].is_ok());
+    }
+    let (keys, mut into) = (Vec::from_iter(0..22_u8), vec![vec![0; 1 << 20]; 22]);
+    let mut reads: Vec<TierRead<'_>> =
+        keys.chunks(1).zip(&mut into).map(|(key, into)| TierRead { key, into }).collect();
+    let hits = Tier::fetch(&tier, &mut reads);
+    let sums: Vec<Option<u32>> = hits.iter().map(|hit| hit.and_then(|hit| hit.checksum)).collect();
+    let mut expected: Vec<Option<u32>> =
+        values.iter().map(|value| Some(crc32c::crc32c(value))).collect();
+    expected.resize(22, None);
+    assert_eq!(sums, expected);
+    assert!(into[..20] == values[..], "another value");
+}
+
 /// A device that sees each form that is written.
 struct Watched {
     device: MemoryDevice,
