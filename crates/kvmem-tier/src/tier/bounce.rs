@@ -4,10 +4,16 @@
 //! through a bounce buffer if the value ends within it, and all of a value if its memory is not
 //! aligned. Buffers are cached for the next calls: new memory would have to be cleared, and its
 //! pages mapped.
+//!
+//! The forms of encoded values go through such buffers as a whole. Their memory is a pool of
+//! hugepages: a drive transfers base pages, which lie anywhere, in many small parts.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use kvmem::arena::{Ladder, PageSize, Populate};
+use kvmem::pool::{Block, Pool};
 
 use crate::device::AlignedBuffer;
 use crate::format::BLOCK;
@@ -15,6 +21,10 @@ use crate::format::BLOCK;
 /// The most bytes, and the most buffers, that are cached.
 const MAX_RETAINED: usize = 32 << 20;
 const MAX_BUFFERS: usize = 256;
+/// Bytes of the pool for forms, and of the shortest form that has a block of it. A thread that
+/// fetches uses half of it, and one that stores a quarter.
+const POOL: usize = 32 << 20;
+const LEAST_POOLED: usize = 32 << 10;
 
 /// Returns how many bytes of `value` the device can transfer in place, if memory and lengths have
 /// these alignments. Whole blocks, or all.
@@ -34,7 +44,11 @@ pub(super) fn blocks_of_rest(in_place: &[u8], rest: &[u8]) -> usize {
 
 /// Bounce buffers that are not in use.
 #[derive(Default)]
-pub(super) struct BounceBuffers(Mutex<RetainedMemory>);
+pub(super) struct BounceBuffers {
+    retained: Mutex<RetainedMemory>,
+    /// Made for the first form. `None`: the system has no memory for it.
+    pool: OnceLock<Option<Pool>>,
+}
 
 #[derive(Default)]
 struct RetainedMemory {
@@ -45,7 +59,7 @@ struct RetainedMemory {
 
 impl BounceBuffers {
     fn spare(&self) -> std::sync::MutexGuard<'_, RetainedMemory> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.retained.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a cached buffer of at least `len` bytes, and not of much more.
@@ -62,7 +76,29 @@ impl BounceBuffers {
     pub(super) fn take(&self, blocks: usize) -> Bounce<'_> {
         let len = blocks * BLOCK;
         let spare = if len > 0 { self.find(len) } else { None };
-        Bounce { of: self, buffer: spare.unwrap_or_else(|| AlignedBuffer::new(blocks)), len }
+        let buffer = Memory::Own(spare.unwrap_or_else(|| AlignedBuffer::new(blocks)));
+        Bounce { of: self, buffer, len }
+    }
+
+    /// Returns a buffer of `blocks` blocks for the form of a value. Its bytes are any.
+    pub(super) fn take_for_form(&self, blocks: usize) -> Bounce<'_> {
+        let len = blocks * BLOCK;
+        if len < LEAST_POOLED {
+            return self.take(blocks);
+        }
+        let make = || {
+            let builder = Pool::builder(POOL).name("disk-tier-forms").populate(Populate::None);
+            builder
+                .ladder(Ladder::new([PageSize::Thp, PageSize::Base]))
+                .auto_hot_sizes(false)
+                .build()
+                .ok()
+        };
+        let pool = self.pool.get_or_init(make).as_ref();
+        match pool.map(|pool| pool.allocate_aligned(len, BLOCK)) {
+            Some(Ok(block)) => Bounce { of: self, buffer: Memory::Pooled(block), len },
+            _ => self.take(blocks),
+        }
     }
 
     /// Returns a buffer that holds `bytes`, and zeros up to the end of the block: at least one.
@@ -76,7 +112,7 @@ impl BounceBuffers {
             }
             None => AlignedBuffer::copy_of(bytes),
         };
-        Bounce { of: self, buffer, len }
+        Bounce { of: self, buffer: Memory::Own(buffer), len }
     }
 
     fn put(&self, buffer: AlignedBuffer) {
@@ -90,10 +126,16 @@ impl BounceBuffers {
     }
 }
 
+/// The memory of a bounce buffer.
+enum Memory {
+    Own(AlignedBuffer),
+    Pooled(Block),
+}
+
 /// A bounce buffer in use.
 pub(super) struct Bounce<'a> {
     of: &'a BounceBuffers,
-    buffer: AlignedBuffer,
+    buffer: Memory,
     len: usize,
 }
 
@@ -101,20 +143,28 @@ impl Deref for Bounce<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.buffer[..self.len]
+        match &self.buffer {
+            Memory::Own(buffer) => &buffer[..self.len],
+            Memory::Pooled(block) => &block.bytes()[..self.len],
+        }
     }
 }
 
 impl DerefMut for Bounce<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.buffer[..self.len]
+        match &mut self.buffer {
+            Memory::Own(buffer) => &mut buffer[..self.len],
+            Memory::Pooled(block) => &mut block.bytes_mut()[..self.len],
+        }
     }
 }
 
 impl Drop for Bounce<'_> {
     fn drop(&mut self) {
-        if self.len > 0 {
-            self.of.put(std::mem::replace(&mut self.buffer, AlignedBuffer::new(0)));
+        if let Memory::Own(buffer) = &mut self.buffer
+            && self.len > 0
+        {
+            self.of.put(std::mem::replace(buffer, AlignedBuffer::new(0)));
         }
     }
 }
@@ -165,6 +215,27 @@ mod tests {
         drop(buffers.take(3));
         assert_eq!(buffers.take(1).len(), BLOCK);
         assert!(buffers.take(0).is_empty());
+    }
+
+    #[test]
+    fn forms_have_blocks_of_a_pool_while_there_are_some() {
+        let buffers = BounceBuffers::default();
+        assert!(buffers.pool.get().is_none());
+        let is_pooled = |one: &Bounce<'_>| matches!(one.buffer, Memory::Pooled(_));
+        assert!(!is_pooled(&buffers.take_for_form(1)));
+        let mut all: Vec<Bounce<'_>> = (0..5).map(|_| buffers.take_for_form(2048)).collect();
+        let pooled: Vec<bool> = all.iter().map(is_pooled).collect();
+        assert_eq!(pooled, [true, true, true, true, false]);
+        for (number, one) in (0..).zip(&mut all) {
+            assert!(one.len() == 8 << 20 && one.as_ptr().addr().is_multiple_of(BLOCK));
+            one.fill(number);
+        }
+        for (number, one) in (0..).zip(&all) {
+            assert!(one.iter().all(|byte| *byte == number), "{number} overlaps");
+        }
+        drop(all);
+        assert!(is_pooled(&buffers.take_for_form(8192)));
+        assert!(!is_pooled(&buffers.take_for_form(8193)));
     }
 
     #[test]

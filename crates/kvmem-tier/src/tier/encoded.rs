@@ -91,7 +91,7 @@ impl<D: Device> DiskTier<D> {
             let prepared = self.encoding.prepare(bytes, data_type, BLOCK, stream);
             let Some(prepared) = prepared else { return Ok(None) };
             let len = prepared.form_len();
-            let mut bounce = self.bounce.take(len.div_ceil(BLOCK));
+            let mut bounce = self.bounce.take_for_form(len.div_ceil(BLOCK));
             let (form, padding) = bounce.split_at_mut(len);
             let digest = self.digest(value.key).0;
             let binding = Binding { digest, namespace: namespace.map(|(_, it)| it) };

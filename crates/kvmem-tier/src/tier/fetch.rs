@@ -25,9 +25,9 @@ use crate::crc;
 use crate::device::{AlignedBuffer, Device, Read};
 use crate::format::{BLOCK, Digest, Entry};
 
-/// The most bytes of values of a group that may be encoded, if it has several values. A form is read
-/// into a bounce buffer, so the buffers of a group are all in use at once: those of the next group
-/// are the same ones, and memory of theirs is neither mapped nor cleared.
+/// The most bytes of values of a group that may be encoded, if it has several values. A form is
+/// read into a bounce buffer, so the buffers of a group are all in use at once. The next group uses
+/// the same ones, whose memory is neither mapped nor cleared again.
 const GROUP: usize = 16 << 20;
 
 /// Returns the number of values in the first group of some: at least one.
@@ -122,11 +122,9 @@ impl<D: Device> DiskTier<D> {
         let mut wanted = self.find(&digests, requests, &mut results);
         let mut bounces: Vec<Bounce<'_>> = wanted
             .iter()
-            .map(|one| {
-                self.bounce.take(match one.entry.encoded {
-                    None => blocks_of_rest(one.in_place, one.rest),
-                    Some(_) => one.entry.extents.blocks() as usize,
-                })
+            .map(|one| match one.entry.encoded {
+                None => self.bounce.take(blocks_of_rest(one.in_place, one.rest)),
+                Some(_) => self.bounce.take_for_form(one.entry.extents.blocks() as usize),
             })
             .collect();
         let mut reads = Vec::with_capacity(wanted.len());
