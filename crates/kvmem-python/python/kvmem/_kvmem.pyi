@@ -1256,9 +1256,10 @@ class ClusterTier(_Manager):
     - ``start_timeout``: seconds that a client has to start.
     - ``engine``: how the client connects: :class:`kvmem.mooncake.EngineOptions`.
     - ``python``: program that runs the client. None: the one that runs this process.
-    - ``codec``, ``key_file``: as for :class:`DiskTier`. Tiers with one ``prefix`` need the same
-      keys, and a codec or keys all of them or none. Other values are misses, and some values whose
-      lengths are no multiples of 16 are not stored.
+    - ``codec``: ``"auto"`` compresses the values, as for :class:`DiskTier`. Some values whose
+      lengths are no multiples of 16 are not stored then.
+    - ``key_file``: encrypts the values, as for :class:`DiskTier`. Tiers with one ``prefix`` need
+      the same keys, and a codec or keys all of them or none: other values are misses.
 
     Returns at once: :meth:`wait` waits for the cluster. Raises :class:`InvalidArgumentError`.
     """

@@ -18,7 +18,7 @@
 //!    `files` has written counts when it is on the device (`syncfs`), since the others write past
 //!    the page cache; its files leave the page cache before they are read.
 //! 4. *Bytes.* Every value begins with its number; the rest is BF16, the keys and values of random
-//!    weights that `bench codec` makes. After a pass of fetches all of them are compared, outside of
+//!    weights that `bench codec` makes. After a pass of fetches all of them are compared, outside
 //!    the time. GB/s are of these bytes, and the table `size` has those written to the device for
 //!    each, with padding and without the journal.
 //! 5. *Index.* A tier with many values of a byte each shows the memory of the index for each value
