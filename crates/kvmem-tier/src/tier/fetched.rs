@@ -27,6 +27,6 @@ pub enum Fetched {
     /// before it, or if only this value fails again and again.
     Failed,
     /// The device has failed to read the value, and does not try again yet: see
-    /// [`retry_now`](DiskTier::retry_now).
+    /// [`retry_now`](super::DiskTier::retry_now).
     Suspect,
 }
