@@ -54,12 +54,13 @@ impl Codec {
     }
 }
 
-/// What a form is bound to: it decodes only there.
+/// The key and the namespace that a form belongs to. It decodes with no others.
 #[derive(Clone, Copy, Debug)]
 pub struct Binding {
     /// The digest of the value's key.
     pub digest: [u8; 16],
-    /// The namespace of the value, if it is encrypted. A form that is not is none of such a value.
+    /// The namespace of the value, if it is encrypted. A form that is not encrypted does not decode
+    /// with one.
     pub namespace: Option<Namespace>,
 }
 

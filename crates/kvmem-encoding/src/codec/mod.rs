@@ -77,7 +77,7 @@ pub fn decompress(stream: &[u8], into: &mut [u8]) -> Result<(), CodecError> {
 ///
 /// # Errors
 ///
-/// Those of [`decompress`].
+/// The errors of [`decompress`].
 pub fn decompress_with(
     instructions: Instructions,
     stream: &[u8],

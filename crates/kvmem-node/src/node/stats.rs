@@ -131,31 +131,31 @@ kvmem::stats! {
         tier_state: TierState [Gauge "kvmem_node_tier_state" "state"],
         /// Calls that were served within 4.1 µs.
         calls_within_4us: u64 [Counter "kvmem_node_calls_total" "calls"
-            "le" = "0.000004096" "Calls that were served within so many seconds."],
+            "le" = "0.000004096" "Calls that were served in at most `le` seconds."],
         /// Calls that were served within 16.4 µs.
         calls_within_16us: u64 [Counter "kvmem_node_calls_total" "calls"
-            "le" = "0.000016384" "Calls that were served within so many seconds."],
+            "le" = "0.000016384" "Calls that were served in at most `le` seconds."],
         /// Calls that were served within 65.5 µs.
         calls_within_64us: u64 [Counter "kvmem_node_calls_total" "calls"
-            "le" = "0.000065536" "Calls that were served within so many seconds."],
+            "le" = "0.000065536" "Calls that were served in at most `le` seconds."],
         /// Calls that were served within 262 µs.
         calls_within_256us: u64 [Counter "kvmem_node_calls_total" "calls"
-            "le" = "0.000262144" "Calls that were served within so many seconds."],
+            "le" = "0.000262144" "Calls that were served in at most `le` seconds."],
         /// Calls that were served within 1.05 ms.
         calls_within_1ms: u64 [Counter "kvmem_node_calls_total" "calls"
-            "le" = "0.001048576" "Calls that were served within so many seconds."],
+            "le" = "0.001048576" "Calls that were served in at most `le` seconds."],
         /// Calls that were served within 4.2 ms.
         calls_within_4ms: u64 [Counter "kvmem_node_calls_total" "calls"
-            "le" = "0.004194304" "Calls that were served within so many seconds."],
+            "le" = "0.004194304" "Calls that were served in at most `le` seconds."],
         /// Calls that were served within 16.8 ms.
         calls_within_16ms: u64 [Counter "kvmem_node_calls_total" "calls"
-            "le" = "0.016777216" "Calls that were served within so many seconds."],
+            "le" = "0.016777216" "Calls that were served in at most `le` seconds."],
         /// Calls that were served within 67.1 ms.
         calls_within_64ms: u64 [Counter "kvmem_node_calls_total" "calls"
-            "le" = "0.067108864" "Calls that were served within so many seconds."],
+            "le" = "0.067108864" "Calls that were served in at most `le` seconds."],
         /// Calls that were served.
         calls: u64 [Counter "kvmem_node_calls_total" "calls"
-            "le" = "+Inf" "Calls that were served within so many seconds."],
+            "le" = "+Inf" "Calls that were served in at most `le` seconds."],
         /// Subscribers to the KV events.
         kv_event_subscribers: u64 [Gauge "kvmem_node_kv_event_subscribers" "subscribers"],
         /// Milliseconds for which changes have waited for the publisher of KV events.

@@ -62,6 +62,18 @@ pub(super) enum Undecoded {
     Encoding(DecodeError),
 }
 
+/// Returns the number of values in the first group of those with these lengths: as many as have
+/// `most` bytes together, but one if the first is longer. 0 without values.
+pub(super) fn group_len(lens: impl Iterator<Item = usize> + Clone, most: usize) -> usize {
+    let mut bytes = 0;
+    let fits = |len: &usize| {
+        bytes += len;
+        bytes <= most
+    };
+    let has_any = usize::from(lens.clone().next().is_some());
+    lens.take_while(fits).count().max(has_any)
+}
+
 /// The result of decoding: the CRC-32C of the value.
 pub(super) type Decoded = Result<u32, Undecoded>;
 

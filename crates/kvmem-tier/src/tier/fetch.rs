@@ -17,7 +17,7 @@ use kvmem::tier::TierRead;
 
 use super::bounce::{Bounce, blocks_of_rest, in_place};
 use super::checksum::{checksum, checksum_begin, value_checksum};
-use super::encoded::Decoded;
+use super::encoded::{Decoded, group_len};
 use super::fetched::Fetched;
 use super::state::BadExtents;
 use super::tier::DiskTier;
@@ -29,16 +29,6 @@ use crate::format::{BLOCK, Digest, Entry};
 /// read into a bounce buffer, so the buffers of a group are all in use at once. The next group uses
 /// the same ones, whose memory is neither mapped nor cleared again.
 const GROUP: usize = 16 << 20;
-
-/// Returns the number of values in the first group of some: at least one.
-fn group_len(requests: &[TierRead<'_>]) -> usize {
-    let mut bytes = 0;
-    let fits = |one: &&TierRead<'_>| {
-        bytes += one.into.len();
-        bytes <= GROUP
-    };
-    requests.iter().take_while(fits).count().max(1)
-}
 
 /// A value that is read.
 struct Wanted<'a> {
@@ -99,7 +89,8 @@ impl<D: Device> DiskTier<D> {
         let mut results = Vec::with_capacity(requests.len());
         let mut rest = requests;
         while !rest.is_empty() {
-            let (group, behind) = rest.split_at_mut(group_len(rest));
+            let lens = rest.iter().map(|request| request.into.len());
+            let (group, behind) = rest.split_at_mut(group_len(lens, GROUP));
             let first = results.len();
             let mut hit = |index, entry: &Entry, sum| hit(first + index, entry, sum);
             results.extend(self.fetch_group(group, &mut hit));

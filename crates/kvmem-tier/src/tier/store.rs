@@ -16,7 +16,7 @@ use kvmem::tier::TierValue;
 
 use super::bounce::{Bounce, in_place};
 use super::checksum::checksum;
-use super::encoded::{Form, MaybeForm};
+use super::encoded::{Form, MaybeForm, group_len};
 use super::error::{StoreError, TierError};
 use super::state::State;
 use super::stored::stored_hints;
@@ -34,16 +34,6 @@ const PART_OF_CALL: u64 = 4;
 
 /// The most bytes of values that are encoded while a group is written, if it has several values.
 const GROUP: usize = 4 << 20;
-
-/// Returns the number of values in the first group of some: at least one, unless there is none.
-fn group_len(values: &[TierValue<'_>]) -> usize {
-    let mut bytes = 0;
-    let fits = |one: &&TierValue<'_>| {
-        bytes += one.bytes.len();
-        bytes <= GROUP
-    };
-    values.iter().take_while(fits).count().max(1).min(values.len())
-}
 
 /// A value with its places on the device.
 struct Placed<'a> {
@@ -81,7 +71,8 @@ impl<D: Device> DiskTier<D> {
         let (mut group, mut rest) = ([].as_slice(), values);
         let mut forms = Vec::new();
         while !group.is_empty() || !rest.is_empty() {
-            let (next, behind) = rest.split_at(group_len(rest));
+            let lens = rest.iter().map(|value| value.bytes.len());
+            let (next, behind) = rest.split_at(group_len(lens, GROUP));
             let mut left = next.iter().zip(&mut namespaces);
             let mut next_forms = Vec::with_capacity(next.len());
             let mut encode_next = || {
