@@ -580,15 +580,27 @@ impl Device for FileDevice {
         batch: &mut [Read<'_>],
         done: &mut dyn FnMut(usize, &mut Read<'_>, io::Result<()>),
     ) {
+        self.read_meanwhile(batch, &mut || false, done);
+    }
+
+    fn read_meanwhile(
+        &self,
+        batch: &mut [Read<'_>],
+        meanwhile: &mut dyn FnMut() -> bool,
+        done: &mut dyn FnMut(usize, &mut Read<'_>, io::Result<()>),
+    ) {
         if self.process.is_forked() {
-            return (0..).zip(batch).for_each(|(index, read)| done(index, read, self.owned()));
+            (0..).zip(batch).for_each(|(index, read)| done(index, read, self.owned()));
+            while meanwhile() {}
+            return;
         }
         let _reading = self.priority.reading();
         let transfers = self.begin(batch.iter_mut().map(Transfer::read));
         let share = || Share::READS;
+        let mut events = Reading::new(batch, meanwhile, done);
         // SAFETY: `batch` lends the memory to this function alone until it returns or unwinds. The
-        // events use that of a read when it is complete.
-        unsafe { self.transfer(transfers, share, &mut Reading { batch, done }) };
+        // events use that of a read when it is complete, and `meanwhile` cannot have it.
+        unsafe { self.transfer(transfers, share, &mut events) };
     }
 
     /// One system call takes less than a ring does for one transfer.

@@ -149,6 +149,18 @@ pub trait Device: Send + Sync {
         done: &mut dyn FnMut(usize, &mut Read<'_>, io::Result<()>),
     );
 
+    /// Reads all of `batch` as [`read`](Self::read) does. Calls `meanwhile` in this thread until it
+    /// returns false, preferably while reads are in flight.
+    fn read_meanwhile(
+        &self,
+        batch: &mut [Read<'_>],
+        meanwhile: &mut dyn FnMut() -> bool,
+        done: &mut dyn FnMut(usize, &mut Read<'_>, io::Result<()>),
+    ) {
+        self.read(batch, done);
+        while meanwhile() {}
+    }
+
     /// Makes durable all that has been written.
     ///
     /// # Errors

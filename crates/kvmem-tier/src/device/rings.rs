@@ -4,10 +4,11 @@
 //! is done, and puts it back. Threads therefore share nothing while they wait, and a batch is done
 //! when its call returns.
 //!
-//! Between two system calls the thread works: on writes that it has just submitted, and on reads
-//! that are complete. It waits only when nothing is left to do. A wait for several completions
-//! takes one system call and one change of threads; for reads it must end while enough of them are
-//! in flight that the device is busy during the work on the completed ones.
+//! Between two system calls the thread works: on writes that it has just submitted, on reads that
+//! are complete, and on what its caller has to do anyway. It waits only when nothing is left to do.
+//! A wait for several completions takes one system call and one change of threads; for reads it
+//! must end while enough of them are in flight that the device is busy during the work on the
+//! completed ones.
 
 use std::fmt;
 use std::io;
@@ -264,8 +265,8 @@ impl Ring {
         let mut in_flight = InFlight { ring, count: 0 };
         // Of those, the bytes, and how many are not the end of their transfer.
         let (mut bytes, mut partial) = (0, 0);
-        // The next transfer to submit, and the next one to work on.
-        let (mut next, mut work) = (0, 0);
+        // The next transfer to submit.
+        let mut next = 0;
         loop {
             let mut queued = false;
             let share = share();
@@ -301,7 +302,7 @@ impl Ring {
                 queued = true;
             }
             let completed = in_flight.next_completed();
-            let has_work = E::HAS_WORK && work < next;
+            let has_work = events.has_work(next);
             if queued && (completed.is_some() || has_work) {
                 // What the kernel does not take now is submitted by the next wait.
                 let _ = in_flight.ring.submit();
@@ -316,14 +317,11 @@ impl Ring {
                         Next::Again => again.push(index),
                     }
                 }
-                None if has_work => {
-                    events.in_flight(work);
-                    work += 1;
-                }
+                None if has_work => events.work(),
                 None if in_flight.count == 0 => break,
                 None => {
                     let all_submitted = next == transfers.len() && again.is_empty() && partial == 0;
-                    let count = if E::HAS_WORK && all_submitted {
+                    let count = if !E::WORKS_WHEN_DONE && all_submitted {
                         in_flight.count
                     } else {
                         in_flight.count.div_ceil(PART_OF_WAIT)

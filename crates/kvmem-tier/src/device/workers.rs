@@ -204,7 +204,9 @@ impl Workers {
                 own.push((index, run(index)));
             }
         }
-        (0..len).for_each(|index| events.in_flight(index));
+        while events.has_work(len) {
+            events.work();
+        }
         own.into_iter().for_each(|(index, result)| events.done(index, result));
         while pending.count > 0 {
             for (index, result) in pending.take() {
@@ -309,24 +311,31 @@ mod tests {
 
     use super::*;
 
-    /// Counts the events of each index.
-    struct Seen(Vec<(u32, Vec<bool>)>);
+    /// Counts the pieces of work, and the results of each index.
+    struct Seen {
+        worked: usize,
+        results: Vec<Vec<bool>>,
+    }
 
     impl Seen {
         fn new(len: u32) -> Seen {
-            Seen(vec![(0, Vec::new()); len as usize])
+            Seen { worked: 0, results: vec![Vec::new(); len as usize] }
         }
     }
 
     impl BatchEvents for Seen {
-        const HAS_WORK: bool = true;
+        const WORKS_WHEN_DONE: bool = false;
 
-        fn in_flight(&mut self, index: usize) {
-            self.0[index].0 += 1;
+        fn has_work(&self, submitted: usize) -> bool {
+            self.worked < submitted
+        }
+
+        fn work(&mut self) {
+            self.worked += 1;
         }
 
         fn done(&mut self, index: usize, result: io::Result<()>) {
-            self.0[index].1.push(result.is_ok());
+            self.results[index].push(result.is_ok());
         }
     }
 
@@ -342,9 +351,10 @@ mod tests {
             };
             workers.each(&mut batch, |_| Kind::Read, transfer, &mut seen);
             assert_eq!(batch, (100..100 + len).collect::<Vec<_>>());
-            for (number, seen) in (100_u32..).zip(seen.0) {
-                let expected = (1, vec![!number.is_multiple_of(7)]);
-                assert_eq!(seen, expected, "{threads} threads, {number}");
+            assert_eq!(seen.worked, len as usize);
+            for (number, results) in (100_u32..).zip(seen.results) {
+                let expected = [!number.is_multiple_of(7)];
+                assert_eq!(results, expected, "{threads} threads, {number}");
             }
         }
     }
@@ -373,7 +383,7 @@ mod tests {
                     };
                     workers.each(&mut batch, |_| Kind::Read, transfer, &mut seen);
                     assert_eq!(batch, [1; 40]);
-                    assert!(seen.0.iter().all(|seen| *seen == (1, vec![true])));
+                    assert_eq!((seen.worked, seen.results), (40, vec![vec![true]; 40]));
                 });
             }
         });
@@ -420,8 +430,11 @@ mod tests {
     fn a_panic_of_the_events_waits_for_the_transfers() {
         struct Panics;
         impl BatchEvents for Panics {
-            const HAS_WORK: bool = true;
-            fn in_flight(&mut self, _: usize) {
+            const WORKS_WHEN_DONE: bool = false;
+            fn has_work(&self, _: usize) -> bool {
+                true
+            }
+            fn work(&mut self) {
                 panic!("by an event");
             }
             fn done(&mut self, _: usize, _: io::Result<()>) {}
@@ -452,7 +465,7 @@ mod tests {
             Ok(())
         };
         workers.each(&mut [0, 1, 2, 3, 4, 5], |_| Kind::Write(1), transfer, &mut seen);
-        let results: Vec<bool> = seen.0.into_iter().flat_map(|(_, results)| results).collect();
+        let results: Vec<bool> = seen.results.into_iter().flatten().collect();
         assert_eq!(results, [true, true, true, false, true, true]);
     }
 }

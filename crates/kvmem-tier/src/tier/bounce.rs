@@ -21,8 +21,8 @@ use crate::format::BLOCK;
 /// The most bytes, and the most buffers, that are cached.
 const MAX_RETAINED: usize = 32 << 20;
 const MAX_BUFFERS: usize = 256;
-/// Bytes of the pool for forms, and of the shortest form that has a block of it. A thread that
-/// fetches uses half of it, and one that stores a quarter.
+/// Bytes of the pool for forms, and of the shortest form that has a block of it. A thread uses a
+/// quarter of it.
 const POOL: usize = 32 << 20;
 const LEAST_POOLED: usize = 32 << 10;
 

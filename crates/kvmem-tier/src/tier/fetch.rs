@@ -5,6 +5,11 @@
 //! whatever the order of the keys. The thread computes the checksum of each read as soon as it is
 //! complete, while others are in flight.
 //!
+//! Encoded values are read in *groups*, since their forms go through bounce buffers. While the
+//! device reads one group, the thread decodes the forms of the previous one: the reads of a group
+//! complete at nearly the same time, so that decoding only its own forms would leave the device
+//! without work.
+//!
 //! Another process may write to the memory of the caller, and so between the read and the checksum.
 //! A value whose checksum is wrong is therefore read again, into memory of the tier that no other
 //! process has. Only a wrong checksum there is the disk's. Memory of a fetch that failed is filled
@@ -17,18 +22,13 @@ use kvmem::tier::TierRead;
 
 use super::bounce::{Bounce, blocks_of_rest, in_place};
 use super::checksum::{checksum, checksum_begin, value_checksum};
-use super::encoded::{Decoded, group_len};
+use super::encoded::{Decoded, GROUP, group_len};
 use super::fetched::Fetched;
 use super::state::BadExtents;
 use super::tier::DiskTier;
 use crate::crc;
 use crate::device::{AlignedBuffer, Device, Read};
 use crate::format::{BLOCK, Digest, Entry};
-
-/// The most bytes of values of a group that may be encoded, if it has several values. A form is
-/// read into a bounce buffer, so the buffers of a group are all in use at once. The next group uses
-/// the same ones, whose memory is neither mapped nor cleared again.
-const GROUP: usize = 16 << 20;
 
 /// A value that is read.
 struct Wanted<'a> {
@@ -39,8 +39,8 @@ struct Wanted<'a> {
     /// encoded value go there, whose form has another length.
     in_place: &'a mut [u8],
     rest: &'a mut [u8],
-    /// The result of decoding, if it was.
-    decoded: Option<Decoded>,
+    /// What was read, if it is encoded and was opened at once.
+    opened: Option<ValueRead>,
 }
 
 /// The read of an extent of a value.
@@ -51,10 +51,10 @@ struct ExtentRead<'a> {
     /// go through a bounce buffer.
     len: usize,
     rest: &'a mut [u8],
-    /// The checksum of these bytes: behind what comes before them, if the value has no other
-    /// extent. `None` if they were not read.
-    sum: Option<u32>,
-    /// The error, if they were not.
+    /// The checksum of these bytes, unless the value is encoded: behind what comes before them, if
+    /// the value has no other extent.
+    sum: u32,
+    /// The reason why they are not read.
     error: Option<io::ErrorKind>,
 }
 
@@ -83,31 +83,40 @@ impl<D: Device> DiskTier<D> {
         requests: &mut [TierRead<'_>],
         hit: &mut dyn FnMut(usize, &Entry, Option<u32>),
     ) -> Vec<Fetched> {
-        if !self.encoding.is_on() {
-            return self.fetch_group(requests, hit);
-        }
+        let most = if self.encoding.is_on() { GROUP } else { usize::MAX };
         let mut results = Vec::with_capacity(requests.len());
-        let mut rest = requests;
+        let (mut rest, mut previous) = (requests, None::<Group<'_, '_, '_>>);
         while !rest.is_empty() {
             let lens = rest.iter().map(|request| request.into.len());
-            let (group, behind) = rest.split_at_mut(group_len(lens, GROUP));
-            let first = results.len();
-            let mut hit = |index, entry: &Entry, sum| hit(first + index, entry, sum);
-            results.extend(self.fetch_group(group, &mut hit));
+            let (requests, behind) = rest.split_at_mut(group_len(lens, most));
+            let mut work = || {
+                let more = previous.as_mut().is_some_and(|group| group.open_next(self));
+                if !more && let Some(group) = previous.take() {
+                    self.end_group(group, &mut results, hit);
+                }
+                more
+            };
+            let group = self.read_group(requests, behind.is_empty(), &mut work);
+            previous = Some(group);
             rest = behind;
+        }
+        if let Some(group) = previous {
+            self.end_group(group, &mut results, hit);
         }
         results
     }
 
-    /// Fetches the values of one group.
-    fn fetch_group(
-        &self,
-        requests: &mut [TierRead<'_>],
-        hit: &mut dyn FnMut(usize, &Entry, Option<u32>),
-    ) -> Vec<Fetched> {
+    /// Reads the values of a group, and opens the form of each at once if it is the last group.
+    /// Calls `meanwhile` until it returns false.
+    fn read_group<'r, 'v, 'b>(
+        &'b self,
+        requests: &'r mut [TierRead<'v>],
+        is_last: bool,
+        meanwhile: &mut dyn FnMut() -> bool,
+    ) -> Group<'r, 'v, 'b> {
         let mut results = vec![Fetched::Absent; requests.len()];
         if self.is_forked() {
-            return results;
+            return Group { requests, results, outcomes: Vec::new(), next: 0 };
         }
         let digests: Vec<Digest> = requests.iter().map(|one| self.digest(one.key)).collect();
         let mut wanted = self.find(&digests, requests, &mut results);
@@ -136,69 +145,70 @@ impl<D: Device> DiskTier<D> {
                 left -= len;
                 let at = self.layout.data.block(extent.start);
                 reads.push((extents.len(), Read { at, parts: [first, second] }));
-                extents.push(ExtentRead { value, len, rest, sum: None, error: None });
+                let error = Some(io::ErrorKind::Other);
+                extents.push(ExtentRead { value, len, rest, sum: 0, error });
             }
         }
         reads.sort_unstable_by_key(|(_, read)| read.at);
         // The extent of each read.
         let (order, mut reads): (Vec<usize>, Vec<Read<'_>>) = reads.into_iter().unzip();
-        // Whether an encoded value has several extents.
-        let mut has_parts = false;
-        self.device.read(&mut reads, &mut |one, read, result| {
+        self.device.read_meanwhile(&mut reads, meanwhile, &mut |one, read, result| {
             let ExtentRead { value, len, rest, sum, error } = &mut extents[order[one]];
             *error = result.as_ref().err().map(io::Error::kind);
             if result.is_ok() {
                 let [in_place, bounce] = &mut read.parts;
-                let Wanted { entry, rest: into, decoded, .. } = &mut wanted[*value];
-                let begin = match entry.extents.is_scattered() {
-                    true => 0,
-                    false => checksum_begin(&entry.digest, entry.len),
-                };
+                let Wanted { entry, rest: into, opened, .. } = &mut wanted[*value];
+                let is_scattered = entry.extents.is_scattered();
                 if entry.encoded.is_some() {
-                    let form = &mut bounce[..*len];
-                    let sum = *sum.insert(crc::append(begin, form));
-                    if entry.extents.is_scattered() {
-                        has_parts = true;
-                    } else if sum == entry.checksum {
-                        *decoded = Some(self.decode(entry, form, into));
+                    if is_last && !is_scattered {
+                        *opened = Some(self.open_form(entry, &mut bounce[..*len], into));
                     }
                     return;
                 }
+                let begin = match is_scattered {
+                    true => 0,
+                    false => checksum_begin(&entry.digest, entry.len),
+                };
                 rest.copy_from_slice(&bounce[..rest.len()]);
-                *sum = Some(crc::append(crc::append(begin, in_place), rest));
+                *sum = crc::append(crc::append(begin, in_place), rest);
             }
         });
-        let mut outcomes = outcomes(&wanted, &extents);
-        drop((reads, extents));
-        if has_parts {
-            // All extents are read now.
-            for ((outcome, one), form) in outcomes.iter_mut().zip(&mut wanted).zip(&mut bounces) {
-                if one.entry.encoded.is_some() && one.decoded.is_none() && outcome.is_whole() {
-                    let form = &mut form[..one.entry.len as usize];
-                    outcome.decoded = Some(self.decode(&one.entry, form, one.rest));
-                }
-            }
-        }
-        drop(wanted);
+        drop(reads);
+        let outcomes = outcomes(&wanted, &extents, bounces);
+        Group { requests, results, outcomes, next: 0 }
+    }
+
+    /// Opens the forms of a group that are left, and adds the results of its values to those of
+    /// the groups before it.
+    fn end_group(
+        &self,
+        mut group: Group<'_, '_, '_>,
+        results: &mut Vec<Fetched>,
+        hit: &mut dyn FnMut(usize, &Entry, Option<u32>),
+    ) {
+        while group.open_next(self) {}
+        let Group { requests, results: mut of_group, mut outcomes, .. } = group;
         for outcome in &mut outcomes {
-            if outcome.read.is_ok() && !outcome.is_whole() {
+            if matches!(outcome.read, ValueRead::Verified { .. }) && !outcome.is_whole() {
                 self.read_again(outcome, requests[outcome.index].into);
             }
         }
-        self.settle(&outcomes, &mut results, hit);
+        let first = results.len();
+        let mut hit = |index, entry: &Entry, sum| hit(first + index, entry, sum);
+        self.settle(&outcomes, &mut of_group, &mut hit);
         self.write_uses();
         for Outcome { index, .. } in outcomes {
-            if results[index] != Fetched::Hit {
+            if of_group[index] != Fetched::Hit {
                 requests[index].into.fill(0);
             }
         }
-        results
+        results.append(&mut of_group);
     }
 
     /// Reads a value into memory of the tier, and copies or decodes it to the caller's if its
     /// checksum is right.
     #[cold]
-    fn read_again(&self, outcome: &mut Outcome, into: &mut [u8]) {
+    fn read_again(&self, outcome: &mut Outcome<'_>, into: &mut [u8]) {
         let entry = &outcome.entry;
         let mut private = AlignedBuffer::new(entry.extents.blocks() as usize);
         let mut rest = &mut *private;
@@ -211,25 +221,30 @@ impl<D: Device> DiskTier<D> {
         let mut unread = None;
         self.device.read(&mut reads, &mut |place, _, result| {
             if let Err(error) = result {
-                let Unread { bad, .. } = unread
-                    .get_or_insert(Unread { error: error.kind(), bad: BadExtents::default() });
+                let (_, bad) = unread.get_or_insert((error.kind(), BadExtents::default()));
                 bad.add(place);
             }
         });
         drop(reads);
-        if let Some(unread) = unread {
-            outcome.read = Err(unread);
-            return;
-        }
         let stored = &mut private[..entry.len as usize];
-        let sum = checksum(&entry.digest, stored);
-        outcome.read = Ok(sum);
-        if sum != entry.checksum {
-        } else if entry.encoded.is_some() {
-            outcome.decoded = Some(self.decode(entry, stored, into));
-        } else {
-            into.copy_from_slice(stored);
-        }
+        outcome.read = match unread {
+            Some((error, bad)) => ValueRead::Unread { error, bad },
+            None if entry.encoded.is_some() => self.open_form(entry, stored, into),
+            None => {
+                let sum = checksum(&entry.digest, stored);
+                if sum == entry.checksum {
+                    into.copy_from_slice(stored);
+                }
+                ValueRead::Verified { sum, decoded: None }
+            }
+        };
+    }
+
+    /// Verifies the form of a value, and decodes it into place if it is what was stored.
+    fn open_form(&self, entry: &Entry, form: &mut [u8], into: &mut [u8]) -> ValueRead {
+        let sum = checksum(&entry.digest, form);
+        let decoded = (sum == entry.checksum).then(|| self.decode(entry, form, into));
+        ValueRead::Verified { sum, decoded }
     }
 
     /// Looks up the values. Returns those to be read, and puts what is known about the others into
@@ -258,7 +273,7 @@ impl<D: Device> DiskTier<D> {
                 Some(_) => 0,
             };
             let (in_place, rest) = request.into.split_at_mut(in_place);
-            wanted.push(Wanted { index, entry, in_place, rest, decoded: None });
+            wanted.push(Wanted { index, entry, in_place, rest, opened: None });
         }
         wanted
     }
@@ -280,21 +295,25 @@ impl<D: Device> DiskTier<D> {
     /// blocks may hold another one.
     fn settle(
         &self,
-        outcomes: &[Outcome],
+        outcomes: &[Outcome<'_>],
         results: &mut [Fetched],
         hit: &mut dyn FnMut(usize, &Entry, Option<u32>),
     ) {
         let is_durable = self.device.writes_are_durable();
         let mut state = self.state();
-        let isolated = !outcomes.is_empty()
-            && state.suspects.end_fetch(outcomes.iter().any(|one| one.read.is_ok()));
+        let isolated =
+            !outcomes.is_empty() && state.suspects.end_fetch(outcomes.iter().any(Outcome::is_read));
         for outcome in outcomes {
-            let Outcome { index, entry, read, decoded } = outcome;
+            let Outcome { index, entry, read, .. } = outcome;
             if state.index.number_of(&entry.digest) != Some(entry.number) {
                 continue;
             }
-            results[*index] = match read {
-                Ok(_) if outcome.is_whole() => {
+            results[*index] = match *read {
+                ValueRead::Unread { error, bad } => {
+                    state.fail(entry, error, bad, isolated, self.device.now());
+                    Fetched::Failed
+                }
+                ValueRead::Verified { decoded, .. } if outcome.is_whole() => {
                     state.suspects.remove(&entry.digest);
                     if entry.unverified {
                         state.index.set_verified(&entry.digest);
@@ -305,15 +324,11 @@ impl<D: Device> DiskTier<D> {
                             hit(*index, entry, decoded.and_then(Result::ok));
                             Fetched::Hit
                         }
-                        Some(Err(why)) => state.fail_to_decode(entry, *why),
+                        Some(Err(why)) => state.fail_to_decode(entry, why),
                     }
                 }
-                Ok(_) if state.remove_falsified(entry) => Fetched::Lost,
-                Ok(_) => Fetched::Damaged,
-                Err(Unread { error, bad }) => {
-                    state.fail(entry, *error, *bad, isolated, self.device.now());
-                    Fetched::Failed
-                }
+                _ if state.remove_falsified(entry) => Fetched::Lost,
+                _ => Fetched::Damaged,
             };
         }
         for result in results.iter() {
@@ -329,62 +344,98 @@ impl<D: Device> DiskTier<D> {
     }
 }
 
+/// A group whose values were read.
+struct Group<'r, 'v, 'b> {
+    requests: &'r mut [TierRead<'v>],
+    /// The results of its values, as far as they are known without reading.
+    results: Vec<Fetched>,
+    outcomes: Vec<Outcome<'b>>,
+    /// The first outcome whose form may be unopened.
+    next: usize,
+}
+
+impl Group<'_, '_, '_> {
+    /// Opens the next form that is not. Returns false if there is none.
+    fn open_next<D: Device>(&mut self, tier: &DiskTier<D>) -> bool {
+        while let Some(one) = self.outcomes.get_mut(self.next) {
+            self.next += 1;
+            if matches!(one.read, ValueRead::Form) {
+                let form = &mut one.bounce[..one.entry.len as usize];
+                one.read = tier.open_form(&one.entry, form, self.requests[one.index].into);
+                return true;
+            }
+        }
+        false
+    }
+}
+
 /// A value that was read.
-struct Outcome {
+struct Outcome<'b> {
     /// Its index among the requests.
     index: usize,
     entry: Entry,
-    /// The checksum of what was read.
-    read: Result<u32, Unread>,
-    /// The result of decoding, if it was.
-    decoded: Option<Decoded>,
+    read: ValueRead,
+    /// The form, if the value is encoded.
+    bounce: Bounce<'b>,
 }
 
-impl Outcome {
+impl Outcome<'_> {
+    /// Returns whether all extents were read.
+    fn is_read(&self) -> bool {
+        !matches!(self.read, ValueRead::Unread { .. })
+    }
+
     /// Returns whether what was read is what was stored.
     fn is_whole(&self) -> bool {
-        matches!(self.read, Ok(sum) if sum == self.entry.checksum)
+        matches!(self.read, ValueRead::Verified { sum, .. } if sum == self.entry.checksum)
     }
 }
 
-/// The reason why a value was not read.
+/// What was read of a value.
 #[derive(Clone, Copy)]
-struct Unread {
-    error: io::ErrorKind,
-    /// The extents that were not read.
-    bad: BadExtents,
+enum ValueRead {
+    /// Not all of its extents, and why.
+    Unread { error: io::ErrorKind, bad: BadExtents },
+    /// All of its form, which is not opened.
+    Form,
+    /// Bytes with this checksum. If they are the form of an encoded value, they were decoded.
+    Verified { sum: u32, decoded: Option<Decoded> },
 }
 
-/// Returns what was read of each value.
-fn outcomes(wanted: &[Wanted<'_>], extents: &[ExtentRead<'_>]) -> Vec<Outcome> {
+/// Returns what was read of each value, with its bounce buffer.
+fn outcomes<'b>(
+    wanted: &[Wanted<'_>],
+    extents: &[ExtentRead<'_>],
+    bounces: Vec<Bounce<'b>>,
+) -> Vec<Outcome<'b>> {
     let mut left = extents;
-    let mut outcome = |&Wanted { index, entry, decoded, .. }: &Wanted<'_>| {
+    let mut outcome = |(one, bounce): (&Wanted<'_>, _)| {
+        let &Wanted { index, entry, opened, .. } = one;
         let (extents, behind) = left.split_at(entry.extents.len());
         left = behind;
-        let (sum, bad) = checksum_of(&entry, extents);
-        let error = || extents.iter().find_map(|extent| extent.error);
-        let unread = || Unread { error: error().unwrap_or(io::ErrorKind::Other), bad };
-        Outcome { index, entry, read: sum.ok_or_else(unread), decoded }
+        let read = opened.unwrap_or_else(|| value_read(&entry, extents));
+        Outcome { index, entry, read, bounce }
     };
-    wanted.iter().map(&mut outcome).collect()
+    wanted.iter().zip(bounces).map(&mut outcome).collect()
 }
 
-/// Returns the checksum of a value, of which all extents were read; `None` with those that were
-/// not.
-fn checksum_of(entry: &Entry, extents: &[ExtentRead<'_>]) -> (Option<u32>, BadExtents) {
-    if let [extent] = extents
-        && extent.sum.is_some()
-    {
-        return (extent.sum, BadExtents::default());
+/// Returns what was read of a value, whose form is not opened if it has one.
+fn value_read(entry: &Entry, extents: &[ExtentRead<'_>]) -> ValueRead {
+    let mut bad = BadExtents::default();
+    for (place, _) in extents.iter().enumerate().filter(|(_, extent)| extent.error.is_some()) {
+        bad.add(place);
     }
-    let (mut whole, mut bad) = (checksum_begin(&entry.digest, entry.len), BadExtents::default());
-    for (place, extent) in extents.iter().enumerate() {
-        match extent.sum {
-            Some(sum) => whole = crc::combine(whole, sum, extent.len as u64),
-            None => bad.add(place),
-        }
+    if let Some(error) = extents.iter().find_map(|extent| extent.error) {
+        return ValueRead::Unread { error, bad };
     }
-    (bad.is_none().then_some(whole), bad)
+    let sum = match extents {
+        _ if entry.encoded.is_some() => return ValueRead::Form,
+        [extent] => extent.sum,
+        _ => extents.iter().fold(checksum_begin(&entry.digest, entry.len), |sum, extent| {
+            crc::combine(sum, extent.sum, extent.len as u64)
+        }),
+    };
+    ValueRead::Verified { sum, decoded: None }
 }
 
 /// Takes the first `len` bytes out of a slice, at most all.

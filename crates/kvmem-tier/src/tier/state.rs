@@ -35,10 +35,6 @@ impl BadExtents {
     fn has(self, place: usize) -> bool {
         self.0 >> place & 1 == 1
     }
-
-    pub(super) fn is_none(self) -> bool {
-        self.0 == 0
-    }
 }
 
 /// State under the lock of the tier.

@@ -16,7 +16,7 @@ use kvmem::tier::TierValue;
 
 use super::bounce::{Bounce, in_place};
 use super::checksum::checksum;
-use super::encoded::{Form, MaybeForm, group_len};
+use super::encoded::{Form, GROUP, MaybeForm, group_len};
 use super::error::{StoreError, TierError};
 use super::state::State;
 use super::stored::stored_hints;
@@ -31,9 +31,6 @@ const RESERVE: u64 = (32 << 20) / BLOCK as u64;
 const PART_OF_SPACE: u64 = 32;
 /// The largest part of the space that is evicted for the values of a call together.
 const PART_OF_CALL: u64 = 4;
-
-/// The most bytes of values that are encoded while a group is written, if it has several values.
-const GROUP: usize = 4 << 20;
 
 /// A value with its places on the device.
 struct Placed<'a> {

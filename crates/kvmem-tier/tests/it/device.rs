@@ -45,6 +45,7 @@ fn write(
 fn read(
     device: &FileDevice,
     buffer: &mut [u8],
+    meanwhile: &mut dyn FnMut() -> bool,
     done: &mut dyn FnMut(usize, &mut Read<'_>, io::Result<()>),
 ) {
     let mut reads: Vec<Read<'_>> = buffer
@@ -53,11 +54,11 @@ fn read(
         .map(|(number, block)| Read { at: (number * BLOCK) as u64, parts: [block, &mut []] })
         .collect();
     reads.reverse();
-    device.read(&mut reads, done);
+    device.read_meanwhile(&mut reads, meanwhile, done);
 }
 
 /// A batch may be longer than the depth. Each transfer has its events once, and a read its bytes
-/// when it is stopped.
+/// then. The work beside reads is done to its end.
 #[test]
 fn each_transfer_of_a_batch_has_its_events() {
     with_each_engine("events", |device| {
@@ -68,14 +69,16 @@ fn each_transfer_of_a_batch_has_its_events() {
             assert!(written.len() == blocks && written.iter().all(Result::is_ok));
             assert_eq!(worked, (0..blocks).collect::<Vec<_>>());
             let (mut target, mut done) = (AlignedBuffer::new(blocks), vec![0; blocks]);
-            read(device, &mut target, &mut |index, read, result| {
+            let mut pieces = (0..20).map(|piece| piece < 19);
+            let mut work = || pieces.next().expect("nothing is left");
+            read(device, &mut target, &mut work, &mut |index, read, result| {
                 result.unwrap();
                 let number = (blocks - 1 - index) as u8 + 1;
                 assert!(read.parts[0].iter().all(|&byte| byte == number), "{index}");
                 done[index] += 1;
             });
             assert_eq!(done, vec![1; blocks]);
-            assert!(*target == *source);
+            assert!(*target == *source && pieces.len() == 0);
         }
     });
 }
@@ -115,12 +118,20 @@ fn a_panic_in_a_batch_leaves_the_device_usable() {
         assert!(write(device, &source, &mut |_| {}).iter().all(Result::is_ok));
         let mut target = AlignedBuffer::new(40);
         for at in [0, 20, 39] {
-            let read = || read(device, &mut target, &mut |index, _, _| assert!(index != at));
-            assert!(catch_unwind(AssertUnwindSafe(read)).is_err());
+            let done = &mut |index, _: &mut Read<'_>, _| assert!(index != at);
+            let read_all = || read(device, &mut target, &mut || false, done);
+            assert!(catch_unwind(AssertUnwindSafe(read_all)).is_err());
+            let mut left = at;
+            let mut work = || {
+                left = left.checked_sub(1).expect("on purpose");
+                true
+            };
+            let work_and_read = || read(device, &mut target, &mut work, &mut |_, _, _| {});
+            assert!(catch_unwind(AssertUnwindSafe(work_and_read)).is_err());
             target.fill(0);
             assert!(target.iter().all(|&byte| byte == 0), "the kernel still writes to it");
         }
-        read(device, &mut target, &mut |_, _, result| result.unwrap());
+        read(device, &mut target, &mut || false, &mut |_, _, result| result.unwrap());
         assert!(*target == *source);
     });
 }
