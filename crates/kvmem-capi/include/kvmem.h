@@ -1399,6 +1399,14 @@ typedef struct kvmem_disk_tier_stats {
     /// Values that a cache evicted and that were not written, by `admission` or
     /// `max_write_bytes_per_s`.
     uint64_t not_admitted;
+    /// Values that were not stored because they cannot be encrypted: the system has no random
+    /// numbers, they are too long, or the file has no room for their namespace.
+    uint64_t encode_failures;
+    /// Values that were not stored because the file is too short for them, or all of it was
+    /// being written.
+    uint64_t space_failures;
+    /// Values that were not stored because the drive failed, or the journal before.
+    uint64_t device_failures;
     /// Values that a cache evicted as it had fetched them: they were not written again.
     uint64_t unchanged;
     /// Values evicted.
@@ -1970,6 +1978,9 @@ typedef struct kvmem_node_stats {
     uint64_t damaged_total;
     /// Values that the tier has stored.
     uint64_t tier_stored_total;
+    /// Values that the tier was to store and did not: it failed, was away, had no room or did
+    /// not want them.
+    uint64_t tier_not_stored_total;
     /// Values that were fetched from the tier.
     uint64_t tier_fetched_total;
     /// Values that the tier could not fetch or remove.

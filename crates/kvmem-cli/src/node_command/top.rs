@@ -100,6 +100,7 @@ struct View {
     pressure_per_s: f64,
     tier: &'static str,
     tier_stored_per_s: f64,
+    tier_not_stored_per_s: f64,
     tier_fetched_per_s: f64,
     tier_failed_per_s: f64,
     calls_per_s: f64,
@@ -246,6 +247,7 @@ impl View {
             pressure_per_s: rate(|it| it.pressure_total),
             tier: now.tier_state.name(),
             tier_stored_per_s: rate(|it| it.tier_stored_total),
+            tier_not_stored_per_s: rate(|it| it.tier_not_stored_total),
             tier_fetched_per_s: rate(|it| it.tier_fetched_total),
             tier_failed_per_s: rate(|it| it.tier_failed_total),
             calls_per_s: rate(|it| it.calls),
@@ -305,9 +307,10 @@ impl View {
                 count(self.out_of_space_per_s)
             ),
             format!(
-                "tier    {}: {}/s stored, {}/s fetched, {}/s failed",
+                "tier    {}: {}/s stored, {}/s not stored, {}/s fetched, {}/s failed",
                 self.tier,
                 count(self.tier_stored_per_s),
+                count(self.tier_not_stored_per_s),
                 count(self.tier_fetched_per_s),
                 count(self.tier_failed_per_s)
             ),
@@ -445,7 +448,7 @@ mod tests {
 memory  512.00 MiB of 1.00 GiB in use (50.0 %), 0 B pinned, 0 B reserved; pressure 0/s
 values  1,234 of at most 0, 0 client(s)
 stores  0/s, 35/s evicted, 0/s of them never used, 0/s expired, 0/s removed, 0/s without space
-tier    none: 0/s stored, 0/s fetched, 0/s failed
+tier    none: 0/s stored, 0/s not stored, 0/s fetched, 0/s failed
 calls   50/s, half of them within 16 µs, 99 % within 1.0 ms
 events  250/s to 3 subscriber(s), waiting for 2 ms
 keys    1,000/s, 350/s hits, 600/s misses, 450/s evicted, 150/s never stored

@@ -25,6 +25,7 @@ pub(super) struct Counters {
     pub(super) pressure: u64,
     pub(super) given_back: u64,
     pub(super) tier_stored: u64,
+    pub(super) tier_not_stored: u64,
     pub(super) tier_fetched: u64,
     pub(super) tier_failed: u64,
 }
@@ -122,6 +123,9 @@ kvmem::stats! {
         damaged_total: u64 [Counter "kvmem_node_damaged_total" "values"],
         /// Values that the tier has stored.
         tier_stored_total: u64 [Counter "kvmem_node_tier_stored_total" "values"],
+        /// Values that the tier was to store and did not: it failed, was away, had no room or did
+        /// not want them.
+        tier_not_stored_total: u64 [Counter "kvmem_node_tier_not_stored_total" "values"],
         /// Values that were fetched from the tier.
         tier_fetched_total: u64 [Counter "kvmem_node_tier_fetched_total" "values"],
         /// Values that the tier could not fetch or remove.
@@ -325,6 +329,7 @@ impl Node {
             scrubbed_total: counters.scrubbed,
             damaged_total: counters.damaged,
             tier_stored_total: counters.tier_stored,
+            tier_not_stored_total: counters.tier_not_stored,
             tier_fetched_total: counters.tier_fetched,
             tier_failed_total: counters.tier_failed,
             tier_state: self.tier_state(),

@@ -27,7 +27,7 @@ pub(crate) use response::{Answer, Response, Welcome};
 
 /// The version of the protocol, which both sides must have. Another encoding of a message, and
 /// another layout of the rings or of the session file, is another version.
-pub const PROTOCOL_VERSION: u32 = 8;
+pub const PROTOCOL_VERSION: u32 = 9;
 
 /// The most bytes of a message. A longer one is cut off by the kernel and cannot be decoded.
 pub const MAX_MESSAGE: usize = 176 << 10;

@@ -1,5 +1,7 @@
 //! *Statistics* of a tier.
 
+use super::error::StoreError;
+
 kvmem::stats! {
     /// Contents of a disk tier, and counts since it was opened; of a set, the sums of those of all
     /// its tiers. Sizes are in bytes.
@@ -75,6 +77,17 @@ kvmem::stats! {
         /// Values that a cache evicted and that were not written, by `admission` or
         /// `max_write_bytes_per_s`.
         not_admitted: u64 [Counter "kvmem_tier_not_admitted_total" "values"],
+        /// Values that were not stored because they cannot be encrypted: the system has no random
+        /// numbers, they are too long, or the file has no room for their namespace.
+        encode_failures: u64 [Counter "kvmem_tier_not_stored_total" "values"
+            "reason" = "encode" "Values that the tier failed to store."],
+        /// Values that were not stored because the file is too short for them, or all of it was
+        /// being written.
+        space_failures: u64 [Counter "kvmem_tier_not_stored_total" "values"
+            "reason" = "space" "Values that the tier failed to store."],
+        /// Values that were not stored because the drive failed, or the journal before.
+        device_failures: u64 [Counter "kvmem_tier_not_stored_total" "values"
+            "reason" = "device" "Values that the tier failed to store."],
         /// Values that a cache evicted as it had fetched them: they were not written again.
         unchanged: u64 [Counter "kvmem_tier_unchanged_total" "values"],
         /// Values evicted.
@@ -98,6 +111,17 @@ kvmem::stats! {
 }
 
 impl TierStats {
+    /// Counts a value that was not stored.
+    pub(super) fn count_failure(&mut self, error: &StoreError) {
+        *match error {
+            StoreError::TooManyNamespaces { .. } | StoreError::Encode(_) => {
+                &mut self.encode_failures
+            }
+            StoreError::TooLarge { .. } | StoreError::NoRoom { .. } => &mut self.space_failures,
+            StoreError::Tier(_) => &mut self.device_failures,
+        } += 1;
+    }
+
     /// Returns the number of values that were let go without a call that removes.
     pub(crate) fn let_go(&self) -> u64 {
         self.evictions + self.checksum_misses + self.lost_misses + self.tag_misses

@@ -55,9 +55,8 @@ impl Placed<'_> {
 }
 
 impl<D: Device> DiskTier<D> {
-    /// Stores values that were [admitted](Self::admits), as [`store_with`](Self::store_with) does.
-    /// Their bytes are counted already.
-    pub(crate) fn store_admitted(&self, values: &[TierValue<'_>]) -> Vec<Result<(), StoreError>> {
+    /// Stores values that were [admitted](Self::admits), in groups if they are encoded.
+    pub(super) fn store_groups(&self, values: &[TierValue<'_>]) -> Vec<Result<(), StoreError>> {
         if !self.encoding.is_on() || self.is_forked() {
             return self.store_group(values, Vec::new(), &mut || {});
         }

@@ -59,6 +59,18 @@ impl<D: Device> DiskTier<D> {
         self.doorkeeper.count(values.iter().map(blocks).sum::<u64>() * BLOCK as u64);
         self.store_admitted(values)
     }
+
+    /// Stores values that were [admitted](Self::admits), as [`store_with`](Self::store_with) does,
+    /// and counts failures. Their bytes are counted already.
+    pub(crate) fn store_admitted(&self, values: &[TierValue<'_>]) -> Vec<Result<(), StoreError>> {
+        let results = self.store_groups(values);
+        let mut failures = results.iter().filter_map(|result| result.as_ref().err()).peekable();
+        if failures.peek().is_some() && !self.is_forked() {
+            let mut state = self.state();
+            failures.for_each(|error| state.stats.count_failure(error));
+        }
+        results
+    }
 }
 
 #[cfg(test)]

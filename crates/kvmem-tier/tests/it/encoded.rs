@@ -417,6 +417,7 @@ fn namespaces_are_limited_and_come_and_go_during_checkpoints() {
     let errors = tier.take_store_errors();
     assert!(matches!(errors, Some((2, StoreError::TooManyNamespaces { .. }))), "{errors:?}");
     assert!(tier.take_store_errors().is_none());
+    assert_eq!(tier.stats().encode_failures, 3);
     assert_eq!(tier.forget_namespace(&[50]).unwrap(), 1);
     store(&tier).unwrap();
     // Many changes, so that checkpoints begin and end meanwhile.

@@ -90,6 +90,10 @@ fn a_full_file_system_fails_single_values() {
         let used = tier.stats().used;
         disk.fail_at(0..0, 0);
         assert_eq!(get(&tier, b"key").unwrap(), b"value");
+        let error = tier.store(&[(b"long", &vec![0; 1 << 20])]).remove(0).unwrap_err();
+        assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
+        let stats = tier.stats();
+        assert_eq!((stats.device_failures, stats.space_failures, stats.encode_failures), (1, 1, 0));
         tier.store(&[(b"more", b"bytes")]).remove(0).unwrap();
         assert_eq!(tier.stats().used, used + BLOCK, "the range of the failed value is lost");
     }

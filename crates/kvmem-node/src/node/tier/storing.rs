@@ -256,6 +256,7 @@ impl Node {
         queue.storing_bytes -= value.len;
         // A value that the tier does not take is not offered again and again.
         queue.changes += u64::from(stored);
+        self.counters.tier_not_stored += u64::from(!stored);
         if stored {
             self.counters.tier_stored += 1;
             if self.word(value.slot).state == State::Committed {
