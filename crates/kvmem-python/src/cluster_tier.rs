@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use kvmem::tier::{StoreOutcome, Tier, TierRead, TierValue};
+use kvmem::tier::{StoreOutcome, Tier, TierHints, TierRead, TierValue};
 use kvmem_cluster::{ClusterOptions, ClusterTier};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -12,6 +12,7 @@ use pyo3::types::{PyDict, PyString};
 use crate::buffer::{Source, Span};
 use crate::cache_key::CacheKey;
 use crate::collect::{Plain, plain};
+use crate::data_type::ElementType;
 use crate::disk_key::disk_key;
 use crate::disk_memory::{bytes_of, bytes_of_mut, targets};
 use crate::disk_tier::encoding;
@@ -165,12 +166,18 @@ impl PyClusterTier {
     }
 
     #[doc = doc!("ClusterTier.store")]
+    #[pyo3(
+        signature = (values, *, data_type=ElementType::default()),
+        text_signature = "($self, values, *, data_type='unknown')"
+    )]
     fn store<'py>(
         &self,
         py: Python<'py>,
         values: &Bound<'py, PyAny>,
+        data_type: ElementType,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let tier = self.tier()?;
+        let hints = TierHints { data_type: data_type.0, ..TierHints::default() };
         let pairs = items(values, "values", "bytes")?;
         let (mut keys, mut sources) = (Vec::new(), Vec::new());
         for (key, value) in &pairs {
@@ -182,8 +189,8 @@ impl PyClusterTier {
             // SAFETY: the sources are exported, and stay so until this call returns. What other
             // threads write to them meanwhile is stored in part, as the page on buffers says.
             let bytes = spans.iter().map(|span| unsafe { bytes_of(span) });
-            let values = keys.iter().zip(bytes).map(|(key, bytes)| TierValue::new(key, bytes));
-            tier.store(&values.collect::<Vec<_>>())
+            let value = |(key, bytes)| TierValue::new(key, bytes).with_hints(hints);
+            tier.store(&keys.iter().map(|key| &**key).zip(bytes).map(value).collect::<Vec<_>>())
         });
         let is_lost = |outcome: &Result<_, _>| !matches!(outcome, Ok(StoreOutcome::Stored));
         let all = pairs.into_iter().zip(&outcomes);

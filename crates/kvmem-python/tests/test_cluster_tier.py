@@ -9,6 +9,8 @@ import gc
 import os
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ import cluster_helper
 import kvmem
 import pytest
 from conftest import LIMIT, MIB, until
-from kvmem.mooncake import ClusterTier
+from kvmem.mooncake import ClusterTier, engine
+from kvmem.vllm._cluster import ClusterRows
 
 Key = int | bytes | str
 
@@ -78,8 +81,37 @@ def test_encoded_values_are_read_with_their_key(
         assert nbytes and tier.fetch_into(["key"], [bytearray(nbytes)]) == [None]
         assert (tier.stats().key_misses, tier.stats().corrupt) == (1, 0)
     assert own.stats().encoded_after_bytes < own.stats().encoded_before_bytes
+    # As elements of another type they become less short.
+    assert own.store({"hinted": value}, data_type="float8_e4m3fn") == []
+    assert max(path.stat().st_size for path in folder.iterdir()) > len(value) // 2
+    with pytest.raises(kvmem.InvalidArgumentError, match=r"data_type is .float32"):
+        own.store({"key": value}, data_type="float32")
     with pytest.raises(kvmem.InvalidArgumentError, match=r"codec is .zip.: give none or auto"):
         make(codec="zip")
+
+
+def test_rows_of_vllm_are_compressed_and_encrypted(
+    folder: Path, python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # There is no master that answers.
+    monkeypatch.setattr(engine, "check", lambda *_: None)
+    key_file = tmp_path / "key"
+    key_file.write_text("1" * 64)
+    key_file.chmod(0o400)
+    value = memoryview(b"\x80\x3f" * 32_768)
+    mooncake = {"master": "127.0.0.1:1", "namespace": "chat"}
+    make = partial(ClusterRows, len(value), mooncake, python=python)
+    encoding = {"codec": "auto", "key_file": str(key_file)}
+    with closing(make(**encoding)) as rows:
+        assert rows.store([(b"row", value)], data_type="bfloat16") == []
+    (path,) = folder.iterdir()
+    assert path.stat().st_size < len(value) // 2
+    for options, found in ((encoding, len(value)), ({}, None)):
+        with closing(make(**options)) as rows:
+            into = memoryview(bytearray(len(value)))
+            assert rows.missing([b"row"]) == []
+            assert rows.fetch_into([b"row"], [into]) == [found]
+            assert found is None or into == value
 
 
 def test_values_are_stored_and_read(tier: ClusterTier, folder: Path) -> None:

@@ -1286,10 +1286,15 @@ class ClusterTier(_Manager):
         that were removed are removed there. Returns False after ``timeout`` seconds.
         """
 
-    def store(self, values: Mapping[_Key, _Buffer] | Iterable[tuple[_Key, _Buffer]]) -> list[_Key]:
+    def store(
+        self,
+        values: Mapping[_Key, _Buffer] | Iterable[tuple[_Key, _Buffer]],
+        *,
+        data_type: str = "unknown",
+    ) -> list[_Key]:
         """Stores values under their keys. ``values`` is a mapping, or pairs of a key and its bytes.
-        Returns the keys of those that were not stored, because the cluster is full or away; they
-        have no value then.
+        ``data_type`` is that of :meth:`DiskTier.store`. Returns the keys of those that were not
+        stored, because the cluster is full or away; they have no value then.
         """
 
     def ask(self, keys: Iterable[_CacheKey]) -> list[int | None]:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import kvmem
@@ -36,11 +36,25 @@ def content(key: int) -> bytes:
     return random.Random(key).randbytes(NBYTES + key)
 
 
+def numbers(key: int) -> bytes:
+    """Returns 28,672 numbers in BF16, of four exponents."""
+    source = random.Random(key)
+    value = bytearray(56 << 10)
+    value[::2] = source.randbytes(len(value) // 2)
+    value[1::2] = bytes(source.choices(b"\x3e\x3f\xbe\xbf", k=len(value) // 2))
+    return bytes(value)
+
+
 class Node:
     """A server with 1 MiB of memory above a cluster."""
 
     def __init__(
-        self, folder: Path, cluster: Cluster, *options: str, python: str = sys.executable
+        self,
+        folder: Path,
+        cluster: Cluster,
+        *options: str,
+        python: str = sys.executable,
+        encoding: str = "",
     ) -> None:
         program = command()
         folder.mkdir()
@@ -58,7 +72,7 @@ class Node:
                     *("serve", "--size", "1MiB", "--pages", "4k", "--retain", "none"),
                     *("--socket", str(self.socket), "--json", str(report)),
                     *("--metrics", "127.0.0.1:0", "--drain-seconds", "10"),
-                    *("--mooncake", f"{cluster.address},deadline=5,staging=16MiB"),
+                    *("--mooncake", f"{cluster.address},deadline=5,staging=16MiB{encoding}"),
                     *("--mooncake-python", python),
                     *options,
                 ],
@@ -112,23 +126,23 @@ def segment(cluster: Cluster) -> Iterator[None]:
     cluster.end(server)
 
 
-def fill(node: Node, keys: range) -> None:
+def fill(node: Node, keys: range, value: Callable[[int], bytes] = content) -> None:
     """Inserts values, as fast as the cluster stores them."""
     before = node.metrics()["kvmem_cluster_stored_total"]
     with kvmem.connect(node.socket) as cache:
         for count, key in enumerate(keys):
-            cache.insert(key, content(key))
+            cache.insert(key, value(key))
             until(lambda: node.metrics()["kvmem_cluster_stored_total"] - before > count - 12)
 
 
-def found(node: Node, keys: range) -> set[int]:
+def found(node: Node, keys: range, value: Callable[[int], bytes] = content) -> set[int]:
     """Returns the keys whose values are found, and checks their bytes."""
     there = set()
     with kvmem.connect(node.socket) as cache:
         for key in keys:
             pinned = cache.get(key)
             if pinned is not None:
-                assert bytes(pinned) == content(key)
+                assert bytes(pinned) == value(key)
                 pinned.release()
                 there.add(key)
     return there
@@ -165,6 +179,39 @@ def test_a_second_server_finds_what_the_first_has_evicted(
         second.wait_ready()
         assert found(second, keys) == set(keys)
         second.end()
+
+
+def test_encoded_values_are_found_with_their_key_alone(
+    cluster: Cluster, segment: None, tmp_path: Path
+) -> None:
+    files = [tmp_path / "keys", tmp_path / "others"]
+    for digit, file in zip("12", files):
+        file.write_text(digit * 64)
+        file.chmod(0o400)
+    own, other = (f",prefix=encoded/,codec=auto,key-file={file}" for file in files)
+    keys = range(1000, 1040)
+    with Node(tmp_path / "a", cluster, encoding=own) as first:
+        first.wait_ready()
+        fill(first, keys, numbers)
+        figures = first.metrics()
+        before = figures["kvmem_cluster_encoded_before_bytes_total"]
+        assert before >= 20 * len(numbers(0))
+        assert figures["kvmem_cluster_encoded_after_bytes_total"] < 0.72 * before
+        first.end()
+    # The memory of the server is gone. Another one with the key finds all.
+    with Node(tmp_path / "b", cluster, encoding=own) as again:
+        again.wait_ready()
+        assert found(again, keys, numbers) == set(keys)
+        again.end()
+    # With another key, and without one.
+    for name, encoding in (("c", other), ("d", ",prefix=encoded/")):
+        with Node(tmp_path / name, cluster, encoding=encoding) as without:
+            without.wait_ready()
+            assert found(without, keys, numbers) == set()
+            figures = without.metrics()
+            assert figures["kvmem_cluster_key_misses_total"] == len(keys), figures
+            assert figures["kvmem_cluster_corrupt_total"] == 0
+            without.end()
 
 
 def test_a_server_goes_on_without_its_master(

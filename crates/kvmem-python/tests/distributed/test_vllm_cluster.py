@@ -30,6 +30,7 @@ def engine(of: Cluster, namespace: str, rows: int = 32, **options: Any) -> Engin
     if "timeout" in options:
         mooncake["timeout"] = options.pop("timeout")
     tier = {"type": "KvmemTier", "module_path": "kvmem.vllm", "mooncake": mooncake}
+    tier |= options.pop("encoding", {})
     extra = {"kvmem": {"pages": "4k"}, "secondary_tiers": [tier, *options.pop("more", ())]}
     return Engine("KvmemTieringOffloadingSpec", extra, workers=WORKERS, rows=rows, **options)
 
@@ -60,6 +61,22 @@ def test_an_engine_finds_what_another_has_stored(served: Cluster, tmp_path: Path
     with engine(served, "two") as three, engine(served, "another") as other:
         assert three("load", NAMES) == len(NAMES) * ROW
         assert other("lookup", NAMES[:2]) == [False, False]
+
+
+def test_an_engine_with_the_key_finds_what_another_has_encrypted(
+    served: Cluster, tmp_path: Path
+) -> None:
+    encoding = {"codec": "auto", "key_file": str(tmp_path / "keys")}
+    (tmp_path / "keys").write_text("5" * 64)
+    (tmp_path / "keys").chmod(0o400)
+    with engine(served, "sealed", encoding=encoding) as one:
+        assert one("store", NAMES) == NAMES
+        one("settle")
+        one.kill()
+    with engine(served, "sealed") as without:
+        assert without("load", NAMES[:1]) == -1
+    with engine(served, "sealed", encoding=encoding) as two:
+        assert two("load", NAMES) == len(NAMES) * ROW
 
 
 def test_an_engine_killed_in_a_store_leaves_whole_chunks_only(served: Cluster) -> None:
@@ -245,7 +262,7 @@ def test_what_a_cluster_cannot_do_is_an_error_at_the_start(served: Cluster) -> N
 
     fails("give a mapping with", mooncake={"namespace": "x"})
     fails("or a cluster as well", mooncake={"master": served.address}, path="/tmp/x")
-    fails('"codec" and "key_file" are for a file', mooncake={"master": "x:1"}, bytes="1MiB")
+    fails('"max_entries" and "format" are for a file', mooncake={"master": "x:1"}, bytes="1MiB")
     fails("is no HOST:PORT", mooncake={"master": "nowhere"})
     fails("engine has the option .*colour", mooncake={"master": served.address, "colour": "red"})
     fails("the master does not answer", mooncake={"master": "127.0.0.1:9", "timeout": 0.2})

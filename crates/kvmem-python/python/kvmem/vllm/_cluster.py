@@ -45,10 +45,11 @@ class _Answer:
 
 class ClusterRows:
     """Chunks of ``row_bytes`` bytes in a cluster. ``options`` has ``master``, ``namespace``, and
-    those of :class:`kvmem.mooncake.EngineOptions`. Raises :class:`kvmem.mooncake.UnreachableError`,
-    :class:`kvmem.mooncake.EngineMissingError` and :class:`InvalidArgumentError`."""
+    those of :class:`kvmem.mooncake.EngineOptions`; ``encoding`` has ``codec`` and ``key_file``.
+    Raises :class:`kvmem.mooncake.UnreachableError`, :class:`kvmem.mooncake.EngineMissingError` and
+    :class:`InvalidArgumentError`."""
 
-    def __init__(self, row_bytes: int, options: Mapping[str, Any]) -> None:
+    def __init__(self, row_bytes: int, options: Mapping[str, Any], **encoding: Any) -> None:
         if not isinstance(options, Mapping) or not options.get("master"):
             raise InvalidArgumentError(
                 f'mooncake is {options!r}: give a mapping with "master", the HOST:PORT of the '
@@ -70,6 +71,7 @@ class ClusterRows:
             staging_bytes=max(_STAGING_BYTES, _STAGED_ROWS * row_bytes),
             # A client ends a call that misses its deadline after twice that time.
             call_timeout=10.0 + 2 * float(engine.get("deadline", engines.DEADLINE)),
+            **encoding,
         )
         self._thread = threading.Thread(target=self._ask, name="kvmem-tier-ask", daemon=True)
         self._thread.start()
@@ -141,9 +143,11 @@ class ClusterRows:
 
     # Transfers.
 
-    def store(self, values: Sequence[tuple[bytes, memoryview]], **_: Any) -> list[Any]:
-        """Stores rows. Returns the names of those that were not. A cluster takes no hints."""
-        failed: list[Any] = self._tier.store(values)
+    def store(
+        self, values: Sequence[tuple[bytes, memoryview]], *, data_type: str, **_: Any
+    ) -> list[Any]:
+        """Stores rows. Returns the names of those that were not. A cluster takes no other hints."""
+        failed: list[Any] = self._tier.store(values, data_type=data_type)
         stored = {name for name, _ in values}.difference(failed)
         for name in stored:
             self._remember(name, True)

@@ -55,8 +55,8 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
     """Chunks in a :class:`kvmem.DiskTier`: verified, found again after a restart, evicted when the
     file is full. Or chunks in a Mooncake cluster, with ``mooncake``: ``master``, ``namespace``, and
     the names of :class:`kvmem.mooncake.EngineOptions`, in place of ``path`` (of a file or block
-    device), ``bytes``, ``max_entries``, ``format``, ``codec`` and ``key_file``. For both, give two
-    tiers. docs/distributed/vllm.md describes the options."""
+    device), ``bytes``, ``max_entries`` and ``format``. For both, give two tiers.
+    docs/distributed/vllm.md describes the options."""
 
     medium: ClassVar[Medium] = Medium.STORAGE
 
@@ -83,11 +83,10 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
                 'the tier has no path, or a cluster as well: give "path", a file on a local disk, '
                 'or "mooncake", and two tiers for both'
             )
-        of_file = (bytes, max_entries, format or None, key_file, None if codec == "none" else codec)
-        if mooncake is not None and of_file != (None,) * len(of_file):
+        if mooncake is not None and (bytes, max_entries, format) != (None, None, False):
             raise InvalidArgumentError(
-                '"bytes", "max_entries", "format", "codec" and "key_file" are for a file, and the '
-                "tier is a cluster: leave them out"
+                '"bytes", "max_entries" and "format" are for a file, and the tier is a cluster: '
+                "leave them out"
             )
         self.locality = None if locality is None else Locality(locality)
         events = enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
@@ -98,11 +97,12 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
         self._identity = identity(offloading_spec)
         self._data_type = data_type_of(offloading_spec.config.model.dtype)
         self._rows = primary_kv_view.cast("B")
+        encoding: Any = {"codec": codec, "key_file": key_file}
         self._cluster: Any = None
         if mooncake is not None:
             from ._cluster import ClusterRows
 
-            self._cluster = ClusterRows(self._row_bytes, mooncake)
+            self._cluster = ClusterRows(self._row_bytes, mooncake, **encoding)
             self._tier: Any = self._cluster
         else:
             parallel = offloading_spec.config.parallel
@@ -112,12 +112,7 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
             if max_entries is None and nbytes is not None:
                 max_entries = max(nbytes // self._row_bytes, 64)
             self._tier = DiskTier(
-                path,
-                bytes=nbytes,
-                max_entries=max_entries,
-                format=format,
-                codec=codec,
-                key_file=key_file,
+                path, bytes=nbytes, max_entries=max_entries, format=format, **encoding
             )
         self._lock = threading.Condition()
         self._stores: deque[_Job] = deque()
