@@ -8,8 +8,10 @@
 Two packages ship the weights of a transformer: antiberty 0.1.3 (BERT, 8 layers of 8 heads of 64,
 trained on the sequences of antibodies) and rxnmapper (ALBERT, 12 passes of 8 heads of 32, trained
 on chemical reactions, MIT license). Both are small, and encoders; their attention is that of any
-transformer without rotation of the keys. The script reads the wheel and runs the model in numpy;
-neither the package nor torch is imported. The order of the file is layer, K and V, token, channel.
+transformer without rotation of the keys. `--rotate` rotates the keys that it writes as a model with
+rotary embeddings would (base 10000, pairs of the two halves of a head); the model itself computes
+without. The script reads the wheel and runs the model in numpy; neither the package nor torch is
+imported. The order of the file is layer, K and V, token, channel.
 
 The first layer is left out. Its keys and values follow from a token and its position alone, and the
 vocabularies have 25 and 591 tokens: most rows are there several times, as in no cache of a language
@@ -162,11 +164,21 @@ class Model:
             x = self.norm(last, x + self.linear(down, gelu(self.linear(up, x))))
 
 
+def rotate(keys, heads):
+    """Returns keys of the tokens 0, 1, … rotated by their positions."""
+    x, y = np.split(keys.reshape(len(keys), heads, -1), 2, axis=-1)
+    frequencies = 10000.0 ** (-np.arange(x.shape[-1]) / x.shape[-1])
+    angles = np.arange(len(keys))[:, None, None] * frequencies
+    sin, cos = np.sin(angles), np.cos(angles)
+    return np.concatenate([x * cos - y * sin, y * cos + x * sin], axis=-1).reshape(keys.shape)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("wheel", help="antiberty 0.1.3 or rxnmapper")
     parser.add_argument("output", help="file to write")
     parser.add_argument("--tokens", type=int, default=4096, help="tokens of the cache")
+    parser.add_argument("--rotate", action="store_true", help="rotate the keys by their positions")
     args = parser.parse_args()
     random.seed(1)
     model = Model(args.wheel)
@@ -174,7 +186,7 @@ def main():
     left = args.tokens
     while left > 0:
         for (keys, values), (k, v) in zip(layers, model.keys_and_values(model.sequence())):
-            keys.append(k[:left])
+            keys.append((rotate(k, model.HEADS) if args.rotate else k)[:left])
             values.append(v[:left])
         left -= len(layers[0][0][-1])
     with open(args.output, "wb") as output:
