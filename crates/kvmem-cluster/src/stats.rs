@@ -20,7 +20,7 @@ kvmem::stats! {
         /// Keys that were not looked up because the cluster was away.
         skipped: u64 [Counter "kvmem_cluster_skipped_total" "keys"],
         /// Values that were not stored: the cluster was away, the staging memory was full, or the
-        /// value was superseded or too long.
+        /// value was superseded, too long, or of a length that cannot be encoded.
         dropped: u64 [Counter "kvmem_cluster_dropped_total" "values"],
         /// Stores and fetches that the cluster failed.
         failed: u64 [Counter "kvmem_cluster_failed_total" "values"],

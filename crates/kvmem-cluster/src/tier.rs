@@ -66,6 +66,8 @@ struct Calls {
     /// No value is stored meanwhile.
     clearing: bool,
     closing: bool,
+    /// The longest time for a call.
+    timeout: Duration,
     /// The end of the time for removals at the end.
     close_by: Option<Instant>,
     stats: ClusterStats,
@@ -127,7 +129,6 @@ impl Calls {
         kind: CallKind,
         items: Vec<CallItem>,
         ranges: Vec<StagedRange>,
-        timeout: Duration,
         is_awaited: bool,
     ) -> Option<u64> {
         let helper = self.working()?;
@@ -139,7 +140,7 @@ impl Calls {
         if kind.is_store() {
             self.stats.queued_bytes += items.iter().map(value_len).sum::<u64>();
         }
-        let until = Instant::now() + timeout;
+        let until = Instant::now() + self.timeout;
         let call = PendingCall { kind, items, until, ranges, is_awaited, outcome: None };
         self.pending.insert(id, call);
         Some(id)
@@ -207,7 +208,7 @@ impl Calls {
     }
 
     /// Begins to remove stale keys, of which no value is being stored.
-    fn remove_stale(&mut self, timeout: Duration) {
+    fn remove_stale(&mut self) {
         let is_due = self.remove_at.is_none_or(|at| Instant::now() >= at);
         if !is_due || self.working().is_none() {
             return;
@@ -215,7 +216,7 @@ impl Calls {
         let is_clearing = |call: &PendingCall| call.kind == CallKind::Clear;
         if self.all_stale && !self.is_storing(None) && !self.pending.values().any(is_clearing) {
             let all = vec![CallItem::of_key(b"")];
-            self.begin(CallKind::Clear, all, Vec::new(), timeout, false);
+            self.begin(CallKind::Clear, all, Vec::new(), false);
         }
         if self.stale.is_empty() {
             return;
@@ -228,7 +229,7 @@ impl Calls {
             return;
         }
         let items = keys.iter().map(|key| CallItem::of_key(key)).collect();
-        if self.begin(CallKind::Remove, items, Vec::new(), timeout, false).is_some() {
+        if self.begin(CallKind::Remove, items, Vec::new(), false).is_some() {
             keys.into_iter().for_each(|key| {
                 self.stale.insert(key, true);
             });
@@ -352,9 +353,8 @@ impl Supervised {
         // Another helper has other memory.
         let is_same = calls.helper.as_ref().is_some_and(|it| Arc::ptr_eq(it, helper));
         let kind = if replaces { CallKind::Replace } else { CallKind::Store };
-        let timeout = self.options.call_timeout;
         let id = (is_same && !calls.clearing)
-            .then(|| calls.begin(kind, items, ranges, timeout, is_awaited))
+            .then(|| calls.begin(kind, items, ranges, is_awaited))
             .flatten();
         if id.is_none() {
             calls.stats.dropped += positions.len() as u64;
@@ -399,10 +399,7 @@ impl Supervised {
             let id = {
                 let mut calls = self.calls();
                 let is_same = calls.helper.as_ref().is_some_and(|it| Arc::ptr_eq(it, &helper));
-                let timeout = self.options.call_timeout;
-                is_same
-                    .then(|| calls.begin(CallKind::Fetch, items, ranges, timeout, true))
-                    .flatten()
+                is_same.then(|| calls.begin(CallKind::Fetch, items, ranges, true)).flatten()
             };
             let Some(id) = id else { break };
             let (results, ranges) = self.wait(id);
@@ -491,8 +488,7 @@ impl Supervised {
                 (0..keys.len()).filter(|at| !calls.is_stale(keys[*at])).collect();
             for positions in positions.chunks(MAX_ITEMS) {
                 let items = positions.iter().map(|at| CallItem::of_key(keys[*at])).collect();
-                let timeout = self.options.call_timeout;
-                match calls.begin(CallKind::LookUp, items, Vec::new(), timeout, true) {
+                match calls.begin(CallKind::LookUp, items, Vec::new(), true) {
                     Some(id) => begun.push((id, positions.to_vec())),
                     None => calls.stats.skipped += positions.len() as u64,
                 }
@@ -525,8 +521,8 @@ impl Supervised {
             .wait_timeout_while(calls, self.options.call_timeout, is_storing)
             .unwrap_or_else(PoisonError::into_inner);
         calls = waited;
-        let (items, timeout) = (vec![CallItem::of_key(b"")], self.options.call_timeout);
-        let id = calls.begin(CallKind::Clear, items, Vec::new(), timeout, true);
+        let items = vec![CallItem::of_key(b"")];
+        let id = calls.begin(CallKind::Clear, items, Vec::new(), true);
         drop(calls);
         let cleared = id.and_then(|id| self.wait(id).0).is_some_and(|results| results == [1]);
         self.calls().clearing = false;
@@ -652,7 +648,7 @@ impl Supervised {
                 let limit = self.options.call_timeout.as_secs_f64();
                 return Some(format!("{} did not answer within {limit} s", self.program()));
             }
-            calls.remove_stale(self.options.call_timeout);
+            calls.remove_stale();
         }
     }
 }
@@ -694,7 +690,8 @@ impl ClusterTier {
         };
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let objects = Objects::new(&options).map_err(io::Error::other)?;
-        let (state, changed) = (Mutex::new(Calls::default()), Condvar::new());
+        let calls = Calls { timeout: options.call_timeout, ..Calls::default() };
+        let (state, changed) = (Mutex::new(calls), Condvar::new());
         let shared = Arc::new(Supervised { options, objects, state, changed, wake });
         let supervised = Arc::clone(&shared);
         let supervisor = thread::Builder::new()

@@ -102,39 +102,32 @@ pub(crate) fn store(
     }
 }
 
-/// Fetches values; see the method of [`tier_methods`].
-pub(crate) fn fetch<'py>(
-    py: Python<'py>,
+/// Fetches the values of keys into memory that `place` returns for the index and the length of
+/// each, with something that the caller gets back if the value is there.
+///
+/// # Safety
+/// The bytes may be written until this call returns, and none has two places.
+unsafe fn fetch_to<T>(
+    py: Python<'_>,
     tier: &TierSet,
-    keys: &Bound<'py, PyAny>,
-) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
-    let keys = keys_of(keys)?;
-    let mut found: Vec<Option<Bound<'py, PyBytes>>> = vec![None; keys.len()];
+    keys: &[Vec<u8>],
+    place: impl Fn(usize, usize) -> PyResult<(T, Span)>,
+) -> PyResult<Vec<Option<T>>> {
+    let mut found: Vec<Option<T>> = keys.iter().map(|_| None).collect();
     let mut wanted: Vec<usize> = (0..keys.len()).collect();
     // Again for values that were replaced by some of another length meanwhile.
     while !wanted.is_empty() {
         let key = |&index: &usize| &*keys[index];
         let len = |index| tier.len_of(key(index)).unwrap_or(0) as usize;
         let lens: Vec<usize> = py.detach(|| wanted.iter().map(len).collect());
-        let values = lens
-            .iter()
-            .map(|&len| PyBytes::new_with(py, len, |_| Ok(())))
-            .collect::<PyResult<Vec<_>>>()?;
-        let spans: Vec<Span> = values
-            .iter()
-            .map(|value| value.as_bytes())
-            .map(|bytes| Span::writable(bytes.as_ptr().cast_mut(), bytes.len()))
-            .collect();
+        let places = wanted.iter().zip(lens).map(|(&index, len)| place(index, len));
+        let (values, spans): (Vec<T>, Vec<Span>) = places.collect::<PyResult<_>>()?;
         let outcomes = py.detach(|| {
-            // SAFETY: the objects were made above, and only this call knows them: their bytes
-            // may be written until it returns them.
+            // SAFETY: the caller's promise.
             let targets = spans.iter().map(|span| unsafe { bytes_of_mut(span) });
-            let mut requests: Vec<TierRead<'_>> = wanted
-                .iter()
-                .zip(targets)
-                .map(|(index, into)| TierRead { key: key(index), into })
-                .collect();
-            tier.fetch(&mut requests)
+            let reads = wanted.iter().zip(targets);
+            let read = |(index, into)| TierRead { key: key(index), into };
+            tier.fetch(&mut reads.map(read).collect::<Vec<_>>())
         });
         let mut again = Vec::new();
         for ((index, value), outcome) in wanted.into_iter().zip(values).zip(outcomes) {
@@ -149,6 +142,21 @@ pub(crate) fn fetch<'py>(
     Ok(found)
 }
 
+/// Fetches values; see the method of [`tier_methods`].
+pub(crate) fn fetch<'py>(
+    py: Python<'py>,
+    tier: &TierSet,
+    keys: &Bound<'py, PyAny>,
+) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
+    let place = |_, len| {
+        let value = PyBytes::new_with(py, len, |_| Ok(()))?;
+        let span = Span::writable(value.as_bytes().as_ptr().cast_mut(), len);
+        Ok((value, span))
+    };
+    // SAFETY: each place is an object of its own, which only the call knows until it returns.
+    unsafe { fetch_to(py, tier, &keys_of(keys)?, place) }
+}
+
 /// Fetches values into memory; see the method of [`tier_methods`].
 pub(crate) fn fetch_into(
     py: Python<'_>,
@@ -158,47 +166,20 @@ pub(crate) fn fetch_into(
 ) -> PyResult<Vec<Option<usize>>> {
     let keys = keys_of(keys)?;
     let targets = targets(buffers, keys.len())?;
-    let spans: Vec<Span> = targets.iter().map(|target| target.span).collect();
-    let mut found = vec![None; keys.len()];
-    let mut wanted: Vec<usize> = (0..keys.len()).collect();
-    // Again for values that were replaced by some of another length meanwhile.
-    while !wanted.is_empty() {
-        let key = |&index: &usize| &*keys[index];
-        let len = |index| tier.len_of(key(index)).unwrap_or(0) as usize;
-        let lens: Vec<usize> = py.detach(|| wanted.iter().map(len).collect());
-        for (&index, &len) in wanted.iter().zip(&lens) {
-            if len > spans[index].len {
-                let message = format!(
-                    "buffer {index} has {} bytes, and the value {len}: give a longer one",
-                    spans[index].len
-                );
-                return Err(error::short_buffer(py, message, spans[index].len, len));
-            }
+    let place = |index: usize, len| {
+        let span = targets[index].span;
+        if len > span.len {
+            let message = format!(
+                "buffer {index} has {} bytes, and the value {len}: give a longer one",
+                span.len
+            );
+            return Err(error::short_buffer(py, message, span.len, len));
         }
-        let outcomes = py.detach(|| {
-            let mut requests: Vec<TierRead<'_>> = wanted
-                .iter()
-                .zip(&lens)
-                .map(|(index, &len)| {
-                    let span = Span { len, ..spans[*index] };
-                    // SAFETY: the buffers are exported and writable until this call returns,
-                    // and none shares bytes with another.
-                    TierRead { key: key(index), into: unsafe { bytes_of_mut(&span) } }
-                })
-                .collect();
-            tier.fetch(&mut requests)
-        });
-        let mut again = Vec::new();
-        for ((index, len), outcome) in wanted.into_iter().zip(lens).zip(outcomes) {
-            match outcome {
-                Fetched::Hit => found[index] = Some(len),
-                Fetched::Length { .. } => again.push(index),
-                _ => {}
-            }
-        }
-        wanted = again;
-    }
-    Ok(found)
+        Ok((len, Span { len, ..span }))
+    };
+    // SAFETY: `targets` has the buffers exported and writable until this call returns, and none
+    // shares bytes with another.
+    unsafe { fetch_to(py, tier, &keys, place) }
 }
 
 /// Removes values; see the method of [`tier_methods`].

@@ -53,9 +53,7 @@ impl Cluster {
 
     /// Returns a tier that works.
     fn working(&self, mode: &str) -> ClusterTier {
-        let tier = self.tier(mode);
-        wait_for("the helper is ready", || tier.state() == TierState::Working);
-        tier
+        self.encoding(mode, Codec::None, &[])
     }
 
     /// Returns a tier that works, and encodes values.

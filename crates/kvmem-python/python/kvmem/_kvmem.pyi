@@ -1166,37 +1166,10 @@ class TierSet(_TierValues):
     by a hash of the key and of the file's identity: files may be named in any order, and a device
     that is gone loses only its own keys. Transfers on different devices run side by side.
 
-    Below a cache it is used as a :class:`DiskTier`. Options, which hold for each of the files:
+    Below a cache it is used as a :class:`DiskTier`. Each file has the options of :class:`DiskTier`,
+    and the set has two of its own:
 
     - ``paths``: files or block devices. New files are made if ``bytes`` is given.
-    - ``bytes``: length of the file; its space is allocated. A shorter file is lengthened. A longer
-      one is cut off, and values that have no room any more are evicted. None keeps the length.
-    - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 260
-      bytes for each. None means one for each 32 KiB of the file.
-    - ``dsync``: open the file with ``O_DSYNC``. A value survives a power cut as soon as it is
-      stored, and storing takes longer. Otherwise :meth:`sync` makes values durable.
-    - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
-      is in it.
-    - ``verify``: ``lazy``, or ``all`` to read every value now and drop the damaged ones.
-    - ``admission``: which values that a cache evicts are written: ``all``, ``second_eviction`` for
-      those whose key is evicted a second time, or a callable that is called with ``(key, value)``
-      and returns whether the value is written. ``value`` is a ``memoryview``, which is released
-      after the call. The callable must be short, and must not use the cache or the tier. If it
-      raises, the value is not written, and the exception goes to ``sys.unraisablehook``. Values
-      given to :meth:`store` are always written.
-    - ``eviction``: which values a full tier evicts first, of those with the same priority:
-      ``lru`` for those used least recently, or ``fifo`` for those stored first.
-    - ``max_write_bytes_per_s``: maximum number of bytes that are written per second, those of the
-      index too: an evicted value that comes when they are used up is dropped. Values given to
-      :meth:`store` are always written, and count. None: no limit.
-    - ``take_over``: open a tier that a process of another host had open, which has ended without
-      closing it. Otherwise that is an error. A process of this host needs no such word.
-    - ``codec``: ``auto`` to compress values without loss before they are written, those that become
-      shorter by it, or ``none``. Values are read whatever this says.
-    - ``key_file``: file with keys that encrypt values, one of 64 hexadecimal digits a line. The
-      first one writes, all of them read. Only its owner may change it, and no others read it;
-      ``/dev/fd/3`` is a descriptor. None: values are not encrypted, and those that are encrypted
-      are misses. With a codec or keys, older versions do not open the file.
     - ``available``: go on without those that cannot be opened. Their keys belong to the others
       meanwhile. A device that comes back has the values of the time before: a value that was
       replaced meanwhile is found in its older form, unless keys are hashes of their values.
