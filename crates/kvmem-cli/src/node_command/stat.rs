@@ -99,8 +99,8 @@ impl fmt::Display for Screen<'_> {
         line("verified", count(stats.scrubbed_total))?;
         line("damaged", count(stats.damaged_total))?;
         line("tier", stats.tier_state.name().to_owned())?;
-        line("tier stored", count(stats.tier_stored_total))?;
-        line("tier not stored", count(stats.tier_not_stored_total))?;
+        let not_stored = count(stats.tier_not_stored_total) + " not stored";
+        line("tier stored", count(stats.tier_stored_total) + ", " + &not_stored)?;
         line("tier fetched", count(stats.tier_fetched_total))?;
         line("tier failed", count(stats.tier_failed_total))?;
         // Every connection has a namespace, and that of the operators is empty.

@@ -47,10 +47,6 @@ impl Cluster {
         }
     }
 
-    fn tier(&self, mode: &str) -> ClusterTier {
-        ClusterTier::start(self.options(mode), |_| {}).expect("a thread can be started")
-    }
-
     /// Returns a tier that works.
     fn working(&self, mode: &str) -> ClusterTier {
         self.encoding(mode, Codec::None, &[])
