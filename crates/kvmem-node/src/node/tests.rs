@@ -876,6 +876,28 @@ fn a_removal_that_fails_is_made_by_the_next_server() {
     }
 }
 
+/// A value that the tier cannot read while it is cleared is none that it has still to remove.
+#[test]
+fn a_failed_fetch_does_not_clear_the_tier_again() {
+    let mut node = node();
+    let session = begin(&mut node, 7);
+    let tier = KeyTier::with(b"key");
+    node.attach_tier(Arc::clone(&tier) as _, TierOptions::default()).expect("it is new");
+    let (_, pending) = node.try_acquire(session, &[b"key"], false, 5).expect("the key is short");
+    assert_eq!(pending, [0]);
+    node.clear_tier(None);
+    let jobs = node.take_jobs();
+    let [TierJob::Fetch(fetches), TierJob::Clear(None)] = jobs.as_slice() else {
+        panic!("{jobs:?}")
+    };
+    let failed = fetches.iter().map(|value| (value.clone(), None)).collect();
+    node.tier_done(TierDone::Fetched(failed), 6);
+    assert_eq!(node.stats().tier_failed_total, 1);
+    node.tier_done(TierDone::Cleared(tier.clear().is_ok()), 6);
+    let (mut node, _) = next_server(&node, false);
+    assert_eq!(node.attach_tier(tier, TierOptions::default()), Some(false));
+}
+
 /// Scrubbing is no use: the order of eviction stays as it was.
 #[test]
 fn scrubbing_does_not_change_the_order_of_eviction() {

@@ -75,6 +75,8 @@ pub(in crate::node) struct TierQueue {
     pub(super) evictions: u64,
     /// The tier is being cleared: jobs that it has still to do, the first one first.
     pub(super) clearing: VecDeque<TierClearing>,
+    /// It could not remove something since the first of them was begun.
+    pub(super) removal_failed: bool,
     /// The commits and jobs after which there was nothing to store.
     pub(super) idle_at: Option<u64>,
     pub(super) changes: u64,
@@ -93,8 +95,6 @@ impl fmt::Debug for TierQueue {
 /// The removal of all values, or of those of a namespace.
 pub(super) struct TierClearing {
     pub(super) namespace: Option<u16>,
-    /// The failures of the tier before it.
-    pub(super) failed: u64,
     /// What the tier still has to remove after it.
     pub(super) removals: TierRemovals,
 }
@@ -170,6 +170,7 @@ impl Node {
             names: TierNames::default(),
             evictions,
             clearing: VecDeque::new(),
+            removal_failed: false,
             idle_at: None,
             changes: 0,
         });

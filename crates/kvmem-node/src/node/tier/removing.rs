@@ -25,6 +25,12 @@ impl Node {
         self.memory.header_cell().set_tier_removals(TierRemovals::Unknown);
     }
 
+    fn removal_failed(&mut self) {
+        self.counters.tier_failed += 1;
+        self.note_failed_removal();
+        self.tier.as_mut().expect("there is a tier").removal_failed = true;
+    }
+
     /// Returns whether the tier may have a value under the key of an entry that goes, which must
     /// not come back.
     pub(in crate::node) fn must_be_removed(&self, slot: u32, kind: EventKind) -> bool {
@@ -121,9 +127,8 @@ impl Node {
 
     pub(super) fn value_removed(&mut self, value: Removing, removed: bool) -> Vec<Waiting> {
         if !removed {
-            self.counters.tier_failed += 1;
             // Before the entry is free, which names the key.
-            self.note_failed_removal();
+            self.removal_failed();
         }
         if let Some(slot) = value.slot {
             self.end_server_pin(slot);
@@ -161,17 +166,15 @@ impl Node {
         }
         let name = namespace.map(|number| self.namespaces.get(number).name.clone());
         let Some(queue) = &mut self.tier else { return };
-        let (failed, removals) = match queue.clearing.back() {
-            Some(before) => (before.failed, before.removals),
-            None => (self.counters.tier_failed, removals),
-        };
+        queue.removal_failed &= !queue.clearing.is_empty();
+        let removals = queue.clearing.back().map_or(removals, |before| before.removals);
         let removals = namespace.map_or(TierRemovals::None, |_| removals);
         let is_of = |named: &NamedKey| namespace.is_none_or(|it| it == named.0);
         let fetches = queue.fetches.iter_mut().filter(|(named, _)| is_of(named));
         fetches.for_each(|(_, fetch)| fetch.superseded = true);
         queue.known.retain(|named, _| !is_of(named));
         queue.names.retain(|named| !is_of(named));
-        queue.clearing.push_back(TierClearing { namespace, failed, removals });
+        queue.clearing.push_back(TierClearing { namespace, removals });
         queue.jobs.push(TierJob::Clear(name));
     }
 
@@ -183,9 +186,11 @@ impl Node {
     pub(in crate::node) fn cleared(&mut self, cleared: bool) {
         let queue = self.tier.as_mut().expect("there is a tier");
         let begun = queue.clearing.pop_front().expect("it was begun");
-        self.counters.tier_failed += u64::from(!cleared);
-        let is_last = self.tier.as_ref().is_some_and(|it| it.clearing.is_empty());
-        if self.counters.tier_failed == begun.failed && is_last {
+        if !cleared {
+            self.removal_failed();
+        }
+        let is_done = |it: &TierQueue| it.clearing.is_empty() && !it.removal_failed;
+        if self.tier.as_ref().is_some_and(is_done) {
             // Nothing else that it still has must be removed.
             self.memory.header_cell().set_tier_removals(begun.removals);
         }
