@@ -41,6 +41,7 @@ pub mod loops;
 pub mod machine;
 pub mod node;
 pub mod offset;
+mod pauses;
 pub mod published;
 pub mod register;
 pub mod simulate;
