@@ -21,11 +21,11 @@ pub(crate) fn during<R>(work: impl FnOnce() -> R) -> (R, Vec<Range<Instant>>) {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let over = &over;
-        let watching: Vec<_> =
+        let threads: Vec<_> =
             cores().into_iter().map(|core| scope.spawn(move || watch(core, over))).collect();
         let result = work();
         over.store(true, Ordering::Relaxed);
-        let pauses = watching.into_iter().flat_map(|it| it.join().expect("no panic")).collect();
+        let pauses = threads.into_iter().flat_map(|it| it.join().expect("no panic")).collect();
         (result, pauses)
     })
 }

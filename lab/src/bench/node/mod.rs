@@ -24,10 +24,10 @@
 //!    subscriber has read it.
 //! 7. *Announcement.* A server with committed blocks is killed and started again. The time ends
 //!    when a new subscriber has read of all of them.
-//! 8. *Resizing.* A client with rings reads values of 16 KiB, 128 KiB and 1 MiB at random and stores
-//!    those that are missing, compares all bytes, and has the last 20 pinned, while the memory
-//!    becomes half as large and as large as before. The longest call is that of all rounds, `--reps`
-//!    of them, apart from times in which the machine had no processor.
+//! 8. *Resizing.* A client with rings reads values of 16 KiB, 128 KiB and 1 MiB at random and
+//!    stores those that are missing, compares all bytes, and has the last 20 pinned, while the
+//!    memory becomes half as large and as large as before. The longest call is that of all rounds,
+//!    `--reps` of them, apart from times in which the machine had no processor.
 //! 9. *Turns.* Contenders take turns, and the medians count. Every value begins with its number and
 //!    is otherwise random, and after a pass of reads all of them are compared, outside of the time.
 //!
