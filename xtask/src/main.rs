@@ -80,6 +80,7 @@ enum Chore {
     Coverage(coverage::CoverageOptions),
     /// Change the code of the most critical layers in one place after the other, and list the
     /// changes that no unit test notices. Takes cargo-mutants; `.cargo/mutants.toml` has the files.
+    /// `--switched` builds all of them at once, and judges a few each second.
     Mutants(mutants::MutantsOptions),
     /// Run histories of whole nodes in virtual time, with kills, stops and failing disks. A history
     /// that fails is made short, and its seed repeats it.

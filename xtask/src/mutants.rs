@@ -4,7 +4,11 @@
 //! that no test notices is a missing test, or does the same as the code. `.cargo/mutants.toml` has
 //! the files, and says of which mutants it is known that they do the same.
 //!
-//! An incremental build takes seconds, so a mutant takes about as long as the tests that run.
+//! An incremental build takes seconds, so a mutant takes about as long as the tests that run. All
+//! mutants of a crate take one build with [`switched`], and each then takes milliseconds.
+
+mod rewrite;
+mod switched;
 
 use std::fs;
 use std::path::Path;
@@ -35,6 +39,19 @@ pub(crate) struct MutantsOptions {
     /// Only this part of all: `2/8` is the third eighth.
     #[arg(long, value_name = "K/N")]
     shard: Option<String>,
+    /// Build all mutants of a crate at once, and switch each of them on while its tests run. The
+    /// results are in target/mutants/CRATE.txt, and a run goes on with what is not caught there.
+    #[arg(long, conflicts_with_all = ["since", "shard"])]
+    switched: bool,
+    /// Only this crate.
+    #[arg(long, value_name = "CRATE", requires = "switched")]
+    package: Option<String>,
+    /// End after this number of minutes.
+    #[arg(long, requires = "switched", default_value_t = 600)]
+    minutes: u64,
+    /// Judge by the tests that take at most this number of seconds.
+    #[arg(long, value_name = "SECONDS", requires = "switched", default_value_t = 1.0)]
+    slowest: f64,
     /// Only mutants whose description this expression matches: a file, a function.
     #[arg(value_name = "EXPRESSION")]
     only: Option<String>,
@@ -46,6 +63,9 @@ pub(crate) fn run(root: &Path, options: &MutantsOptions) -> Result<ExitCode> {
         works(cargo(), &["mutants", "--version"]),
         "cargo-mutants is missing: cargo install --locked cargo-mutants"
     );
+    if options.switched {
+        return switched::run(root, options);
+    }
     let mut chosen = Vec::new();
     if let Some(commit) = &options.since {
         let mut diff = Command::new("git");
