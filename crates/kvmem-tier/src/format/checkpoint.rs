@@ -71,3 +71,22 @@ pub fn read_checkpoint(
     }
     Ok(entries)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::entry::Digest;
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_is_empty_if_its_first_block_has_no_entry() {
+        let block = |index, entries: &[Change]| {
+            let mut bytes = [0; BLOCK];
+            write_checkpoint_block([1; 16], 2, index, entries, &mut bytes);
+            is_empty_checkpoint(&bytes)
+        };
+        let entry = Change::Removed(Digest([3; 16]), 4);
+        assert!(block(0, &[]));
+        assert!(!block(0, &[entry]) && !block(1, &[]));
+        assert!(!is_empty_checkpoint(&[0; BLOCK]));
+    }
+}

@@ -396,6 +396,10 @@ mod tests {
             let scattered = matches!(change, Change::Stored(entry) if entry.extents.len() > 1);
             assert_eq!(change.records(), 1 + usize::from(scattered));
         }
+        // Without its flag the form of a value is that of its bytes.
+        let mut bytes = written(&stored(&[(70, 2)], 8192));
+        bytes[56] = 7;
+        assert_eq!(read(&bytes), Some(stored(&[(70, 2)], 8192)));
         // As version 1 has it, which knows no other.
         assert_eq!(written(&stored(&[(70, 3)], 3 * 4096))[36..40], [0; 4]);
     }

@@ -171,4 +171,42 @@ mod tests {
         }
         assert_eq!(block_parts(&[]).count(), 0);
     }
+
+    fn block(changes: Vec<Change>, repeated: Repeated) -> JournalBlock {
+        JournalBlock { file: [1; 16], epoch: 2, index: 0, changes, repeated, durable_blocks: 0 }
+    }
+
+    #[test]
+    fn a_block_is_whole_sealed_and_of_its_kind() {
+        let block = block(vec![stored(3, 2)], Repeated::default());
+        let mut bytes = [0; BLOCK];
+        write_journal_block(&block, &mut bytes);
+        assert_eq!(read_journal_block(&bytes), Some(block));
+        assert_eq!(read_block(*b"KvC1", &bytes), None, "it is none of a checkpoint");
+        assert_eq!(read_journal_block(&bytes[..BLOCK - 1]), None);
+        bytes[BLOCK - 1] ^= 1;
+        assert_eq!(read_journal_block(&bytes), None, "its checksum is another one");
+    }
+
+    /// A block may be sealed by a program that knows more, or by an attacker.
+    #[test]
+    fn repeated_keys_do_not_reach_into_the_records() {
+        let changes = |count| (0..count).map(|number| stored(number, 1)).collect();
+        let mut bytes = [0; BLOCK];
+        write_journal_block(&block(changes(62), Repeated::default()), &mut bytes);
+        // 62 records leave 64 bytes: the counts of 64 blocks without keys, and no more.
+        for (blocks, is_read) in [(64_u32, true), (65, false)] {
+            bytes[40..44].copy_from_slice(&blocks.to_le_bytes());
+            seal(&mut bytes, CHECKSUM);
+            assert_eq!(read_journal_block(&bytes).is_some(), is_read, "{blocks}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "<= BLOCK")]
+    fn more_records_than_fit_are_not_written() {
+        let changes: Vec<Change> =
+            (0..RECORDS_PER_BLOCK as u64 + 1).map(|it| stored(it, 1)).collect();
+        write_journal_block(&block(changes, Repeated::default()), &mut [0; BLOCK]);
+    }
 }

@@ -129,4 +129,38 @@ mod tests {
         assert!(layout.is_sound(1 << 45) && layout.max_entries() >= 1000);
         assert_eq!(Layout::of(1 << 45, u64::MAX, 4), None);
     }
+
+    #[test]
+    fn parts_that_overlap_end_too_late_or_differ_are_no_layout() {
+        let block = BLOCK as u64;
+        let len = 1 << 20;
+        let layout = Layout::of(len, 1000, 4).expect("there is room");
+        assert!(layout.is_sound(len) && !layout.is_sound(len - 1));
+        let changes: [fn(&mut Layout, u64); 9] = [
+            |it, block| it.journals[0].start -= block, // it begins in the superblocks
+            |it, block| it.journals[1].start -= block, // it begins in the other one
+            |it, block| it.data.len += block,          // it ends behind the file
+            |it, _| it.data.len -= 1,                  // it ends within a block
+            |it, _| it.data.start += 1,                // it begins within one
+            |it, _| it.data.len = 0,
+            |it, _| it.data.len = u64::MAX,
+            // The two parts of a kind are equally long.
+            |it, block| it.journals[0].len -= block,
+            |it, block| it.checkpoints[1].len -= block,
+        ];
+        for (index, change) in changes.iter().enumerate() {
+            let mut changed = layout;
+            change(&mut changed, block);
+            assert!(!changed.is_sound(len), "change {index}: {changed:?}");
+        }
+        // 32 bits name the blocks of a journal, and those of the values.
+        let many = block << 32;
+        let long = Layout::of(1 << 60, 1000, 1 << 32).expect("there is room");
+        assert!(!long.is_sound(1 << 60));
+        let mut long = layout;
+        long.data.len = many;
+        assert!(!long.is_sound(1 << 60));
+        long.data.len -= block;
+        assert!(long.is_sound(1 << 60));
+    }
 }
