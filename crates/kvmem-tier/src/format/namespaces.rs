@@ -75,3 +75,35 @@ impl fmt::Debug for Namespaces {
         f.debug_struct("Namespaces").field("count", &self.count()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn namespace(number: u8) -> Namespace {
+        Namespace { id: [number; 16], seed: [number; 16] }
+    }
+
+    #[test]
+    fn namespaces_keep_their_numbers() {
+        let mut all = Namespaces::default();
+        for number in 1..=MAX_NAMESPACES as u8 {
+            assert_eq!(all.add(namespace(number)), Some(number.into()));
+        }
+        assert_eq!(all.add(namespace(200)), None, "there are too many");
+        assert_eq!(all.remove(&[7; 16]), Some((7, namespace(7))));
+        assert_eq!(
+            (all.remove(&[7; 16]), all.get(7), all.get(0), all.get(113)),
+            (None, None, None, None)
+        );
+        assert_eq!(all.count(), MAX_NAMESPACES - 1);
+        assert_eq!(all.add(namespace(200)), Some(7), "a free number is used again");
+        assert_eq!((all.get(7), all.get(8)), (Some(namespace(200)), Some(namespace(8))));
+        for last in [112, 111, 1] {
+            all.0.truncate(last);
+            let mut bytes = [0; NAMESPACES];
+            all.write(&mut bytes);
+            assert_eq!(Namespaces::read(&bytes), all);
+        }
+    }
+}

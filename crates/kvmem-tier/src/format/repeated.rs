@@ -183,6 +183,7 @@ mod tests {
                     blocks.push(block);
                 }
             }
+            assert!(recent.counts.len() < 240, "no block repeats more");
             let all: usize = blocks.iter().map(|block| block.changes.len()).sum();
             assert_eq!(all as u64, number);
             for (index, block) in blocks.iter().enumerate() {
@@ -199,6 +200,20 @@ mod tests {
             if per_call == 1 {
                 assert!(blocks[500].repeated.blocks() > 230);
             }
+        }
+    }
+
+    #[test]
+    fn blocks_are_repeated_as_long_as_they_fit() {
+        let mut recent = RecentKeys::default();
+        recent.add(&[removed(1)]);
+        recent.add(&[removed(2), removed(3)]);
+        let all = bytes_of(2, 3);
+        for (room, blocks) in [(all, 2), (all - 1, 1), (bytes_of(1, 2), 1), (bytes_of(1, 2) - 1, 0)]
+        {
+            let repeated = recent.repeated(room);
+            assert_eq!(repeated.blocks(), blocks, "{room}");
+            assert!(repeated.bytes() <= room);
         }
     }
 
