@@ -215,6 +215,16 @@ mod tests {
             assert_eq!(repeated.blocks(), blocks, "{room}");
             assert!(repeated.bytes() <= room);
         }
+        // These fill a block with one record to its last byte, so the first one stays.
+        let mut recent = RecentKeys::default();
+        for number in 0..224 {
+            recent.add(&[removed(1), removed(2)][..1 + usize::from(number < 10)]);
+        }
+        let room = BLOCK - HEADER - RECORD;
+        assert_eq!(bytes_of(224, 234), room);
+        assert_eq!(recent.repeated(room).blocks(), 224);
+        recent.add(&[removed(1)]);
+        assert_eq!(recent.counts.len(), 224, "the first one has no room any more");
     }
 
     #[test]

@@ -163,3 +163,47 @@ impl Superblock {
         if sound { Ok(superblock) } else { Err(SuperblockError::Unsound) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_that_contradict_each_other_are_no_superblock() {
+        let len = 1 << 20;
+        let layout = Layout::of(len, 1000, 4).expect("there is room");
+        let blocks = layout.checkpoints[0].blocks();
+        let sound = Superblock {
+            version: VERSION,
+            file: [1; 16],
+            key: [2; 16],
+            generation: 3,
+            epoch: 4,
+            journal: 1,
+            checkpoint: 1,
+            checkpoint_blocks: blocks,
+            next_number: 5,
+            len,
+            lifetime_bytes: 6,
+            since: 7,
+            counted_blocks: 8,
+            layout,
+            owner: None,
+            namespaces: Namespaces::default(),
+        };
+        assert_eq!(Superblock::from_bytes(&sound.to_bytes()), Ok(sound.clone()));
+        let changes: [fn(&mut Superblock); 5] = [
+            |it| it.journal = 2,
+            |it| it.checkpoint = 2,
+            |it| it.checkpoint_blocks = 0,
+            |it| it.checkpoint_blocks += 1,
+            |it| it.len -= 1,
+        ];
+        for (index, change) in changes.iter().enumerate() {
+            let mut changed = sound.clone();
+            change(&mut changed);
+            let read = Superblock::from_bytes(&changed.to_bytes());
+            assert_eq!(read, Err(SuperblockError::Unsound), "change {index}");
+        }
+    }
+}
