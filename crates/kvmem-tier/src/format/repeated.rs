@@ -134,10 +134,8 @@ impl RecentKeys {
         let before = self.digests.len();
         self.digests.extend(changes.iter().filter_map(Change::digest));
         self.counts.push_back((self.digests.len() - before) as u8);
-        // No block has room for more.
-        while self.counts.len() > 1
-            && bytes_of(self.counts.len(), self.digests.len()) > BLOCK - HEADER - RECORD
-        {
+        // No block has room for more. Each has room for the keys of one block.
+        while bytes_of(self.counts.len(), self.digests.len()) > BLOCK - HEADER - RECORD {
             let oldest = self.counts.pop_front().unwrap_or_default();
             self.digests.drain(..usize::from(oldest));
         }

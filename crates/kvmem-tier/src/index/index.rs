@@ -338,6 +338,23 @@ mod tests {
     }
 
     #[test]
+    fn a_value_may_be_longer_than_32_bits_count() {
+        let mut index = index(true);
+        for len in [u64::from(u32::MAX), 5 << 32 | 7, (1 << 44) - 1] {
+            let mut one = indexed(8, len, 0, 0);
+            one.entry.len = len;
+            one.entry.extents = Extents::contiguous(8, len);
+            let entry = one.entry;
+            index.insert(one);
+            assert_eq!(
+                (index.len_of(&digest(8)), index.number_of(&digest(8))),
+                (Some(len), Some(len))
+            );
+            assert_eq!(index.get_used(&digest(8)), Some(entry));
+        }
+    }
+
+    #[test]
     fn expired_values_are_not_found_and_go_first() {
         let mut index = index(true);
         for key in 0..5000 {
