@@ -156,10 +156,12 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     fn visit_expr_match(&mut self, expression: &'ast ExprMatch) {
         self.visit_expr(&expression.expr);
         for arm in &expression.arms {
-            let pattern = arm.pat.span().byte_range();
+            let end = arm.pat.span().byte_range().end;
             if !matches!(arm.pat, Pat::Guard(_)) {
                 let them = self.take("MatchArm", arm.span().byte_range().start);
-                self.add(Form::Arm, pattern.end..pattern.end, pattern, them);
+                // Without this arm the whole `match` may not be exhaustive.
+                let all = expression.span().byte_range();
+                self.add(Form::Arm, end..end, all, them);
             }
             self.visit_arm(arm);
         }

@@ -273,8 +273,6 @@ fn build(
             let message = &message["message"];
             let mut spans = message["spans"].as_array().cloned().unwrap_or_default();
             spans.sort_by_key(|span| span["is_primary"] != true);
-            let hints = message["children"].as_array().into_iter().flatten();
-            spans.extend(hints.filter_map(|it| it["spans"].as_array()).flatten().cloned());
             let found = spans.iter().filter_map(|span| {
                 let file = written.get(span["file_name"].as_str()?)?;
                 let (numbers, own) = file.blamed(span["byte_start"].as_u64()? as usize);

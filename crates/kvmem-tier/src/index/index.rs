@@ -355,6 +355,57 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_changes_pass_32_bits() {
+        let mut index = index(true);
+        let numbers = [(3 << 32) + 5, (4 << 32) - 1, 4 << 32, (4 << 32) + 2];
+        for (key, number) in (0..).zip(numbers) {
+            index.insert(indexed(key, number, 0, 0));
+            for (key, number) in (0..=key).zip(numbers).skip(key as usize & !1) {
+                assert_eq!(index.number_of(&digest(key)), Some(number));
+            }
+        }
+    }
+
+    #[test]
+    fn a_slot_that_is_used_again_keeps_nothing_of_the_value_before() {
+        let mut index = index(true);
+        let (encoded, plain) = (indexed(3, 1, 0, 0), indexed(4, 2, 0, 0));
+        let entry = plain.entry;
+        assert!(encoded.entry.encoded.is_some() && entry.encoded.is_none());
+        index.insert(encoded);
+        index.remove(&digest(3));
+        index.insert(plain);
+        assert_eq!(index.get_used(&digest(4)), Some(entry));
+        let bytes = index.bytes();
+        for key in 0..5000 {
+            index.insert(indexed(4 * key, key, 0, 0));
+            index.remove(&digest(4 * key));
+        }
+        assert_eq!(index.bytes(), bytes, "free slots are used");
+    }
+
+    /// Of two values with times the second one is found when its time is over, also if the first
+    /// was removed before, whether or not others without times are among them.
+    #[test]
+    fn each_value_goes_first_from_its_second_on() {
+        for others in [false, true] {
+            let mut index = index(true);
+            for (key, expires) in [(1, 1001), (2, 1005), (3, 1005)] {
+                index.insert(indexed(key, key, expires, 5));
+            }
+            for key in 10..20 {
+                index.insert(indexed(key, key, if others { 0 } else { 9000 }, 0));
+            }
+            let mut first = |now: u32| {
+                NOW.set(now);
+                index.remove_first().unwrap().entry.start()
+            };
+            let order = [1000, 1001, 1002, 1004, 1005, 1006, 1007].map(&mut first);
+            assert_eq!(order, [10, 1, 11, 12, 2, 3, 13]);
+        }
+    }
+
+    #[test]
     fn expired_values_are_not_found_and_go_first() {
         let mut index = index(true);
         for key in 0..5000 {

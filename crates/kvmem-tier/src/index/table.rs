@@ -103,3 +103,50 @@ impl Table {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kvmem::offset::RawHandle;
+
+    use super::*;
+    use crate::format::{Entry, Extents, Hints};
+    use crate::index::Indexed;
+
+    /// The digests are random, so the longest of 5,000 chains has some ten more than the mean.
+    #[test]
+    fn chains_stay_short_and_the_table_grows_by_an_eighth() {
+        let (mut slots, mut table) = (Slots::new(), Table::new());
+        let mut capacities = Vec::new();
+        let mut random = kvmem_testkit::random::Random::new(1);
+        for number in 0..20_000 {
+            let words = [random.below(u64::MAX), number].map(u64::to_le_bytes);
+            let entry = Entry {
+                digest: Digest(words.concat().try_into().unwrap()),
+                number,
+                extents: Extents::contiguous(0, 1),
+                checksum: 0,
+                len: 1,
+                encoded: None,
+                hints: Hints::default(),
+                unverified: false,
+            };
+            let slot = slots.add(&Indexed { entry, ranges: RawHandle::from_bits(1).into() });
+            table.insert(&mut slots, slot);
+            let buckets = table.buckets.len();
+            assert_eq!(buckets, (number as usize + 1).div_ceil(LOAD));
+            let capacity = table.buckets.capacity();
+            assert!(capacity <= buckets + buckets / 8 + 64);
+            if capacities.last() != Some(&capacity) {
+                capacities.push(capacity);
+            }
+        }
+        assert!(capacities.len() < 60, "{} times", capacities.len());
+        let chain = |first: &u32| {
+            let is_slot = |slot: &u32| *slot != NIL;
+            let next = |slot: &u32| Some(slots.get(*slot).chain).filter(is_slot);
+            std::iter::successors(Some(*first).filter(is_slot), next).count()
+        };
+        let longest = table.buckets.iter().map(chain).max().unwrap();
+        assert!(longest <= 4 * LOAD + 8, "{longest}");
+    }
+}
