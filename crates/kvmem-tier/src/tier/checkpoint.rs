@@ -389,6 +389,7 @@ mod tests {
 
     use kvmem_testkit::random::Random;
 
+    use super::PIECES;
     use crate::device::MemoryDevice;
     use crate::tier::options::DiskTierOptions;
     use crate::tier::tier::DiskTier;
@@ -399,6 +400,43 @@ mod tests {
         // Such changes store values: the index knows their numbers.
         assert!(tier.store(&[(b"skip", b"")])[0].is_ok());
         assert_eq!(tier.remove(&[b"skip"]).unwrap(), 1);
+    }
+
+    /// A checkpoint begins when three quarters of the journal are in use. Each block of the next
+    /// eighth brings an equal share of the entries, whole pieces of at least a block.
+    #[test]
+    fn a_checkpoint_takes_an_eighth_of_the_journal() {
+        const ENTRIES: usize = 3000;
+        let options = DiskTierOptions {
+            max_entries: Some(ENTRIES as u64),
+            journal_bytes: Some(128 * 4096),
+            ..DiskTierOptions::default()
+        };
+        let tier = DiskTier::on(MemoryDevice::new(20 << 20), &options).unwrap().0;
+        let names: Vec<_> = (0..ENTRIES as u64 - 1).map(u64::to_le_bytes).collect();
+        for names in names.chunks(100) {
+            let values: Vec<(&[u8], &[u8])> =
+                names.iter().map(|name| (&name[..], &name[..])).collect();
+            assert!(tier.store(&values).iter().all(Result::is_ok));
+        }
+        let (epoch, piece) = (tier.journal().superblock.epoch, ENTRIES / PIECES);
+        for next_block in 61..111 {
+            assert!(tier.store(&[(b"one", b"")])[0].is_ok());
+            tier.sync_all().unwrap();
+            let journal = tier.journal();
+            assert_eq!((journal.superblock.epoch, journal.next_block), (epoch, next_block));
+            let left = journal.partial.as_ref().map(|it| it.left);
+            let Some(share) = (next_block + 1).checked_sub(96).filter(|it| *it > 0) else {
+                assert_eq!(left, None, "{next_block}");
+                continue;
+            };
+            let due = ENTRIES - ENTRIES * share as usize / 16;
+            let is_due = |left: usize| left <= due && left + piece > due;
+            assert!(left.is_some_and(is_due), "{next_block}: {left:?}, {due}");
+        }
+        assert!(tier.store(&[(b"one", b"")])[0].is_ok());
+        tier.sync_all().unwrap();
+        assert_eq!(tier.journal().superblock.epoch, epoch + 2, "it is complete");
     }
 
     /// The index has the lower 32 bits of a number. Entries get higher ones when these bits wrap,
