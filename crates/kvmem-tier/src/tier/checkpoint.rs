@@ -126,7 +126,6 @@ impl<D: Device> DiskTier<D> {
         let entries = state.begin_window();
         let old = journal.superblock.clone();
         let superblock = Superblock {
-            generation: old.generation + 1,
             epoch: old.epoch + step,
             journal: 1 - old.journal,
             checkpoint: 1 - old.checkpoint,
