@@ -24,7 +24,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::rewrite::{Mutant, Rewritten, rewrite};
@@ -83,6 +83,9 @@ struct Test {
     places: HashSet<u32>,
 }
 
+/// A program of tests, and the folder that it runs in.
+type Program = (PathBuf, PathBuf);
+
 /// How a mutant was judged: by which test, or why not.
 type Verdict = (&'static str, String);
 
@@ -119,8 +122,8 @@ fn judge_crate(
     };
     let verdict_of =
         |it: &Mutant| judged.lock().expect("no thread panics").0.get(&it.name).cloned();
-    let place_of = build(root, &tree, package, targets, &mutants, &verdict_of, &record)?;
-    let binaries = binaries(&tree, package, targets)?;
+    let (place_of, binaries) =
+        build(root, &tree, package, targets, &mutants, &verdict_of, &record)?;
     let tests = recorded(&binaries, options.slowest)?;
     // What no test has judged comes first.
     let mut open: Vec<&Mutant> = mutants
@@ -224,7 +227,8 @@ fn write_changed(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::write(path, bytes).with_context(|| path.display().to_string())
 }
 
-/// Builds the tests with all mutants that the compiler takes. Returns the place of each.
+/// Builds the tests with all mutants that the compiler takes. Returns the place of each, and the
+/// programs of the tests.
 fn build(
     root: &Path,
     tree: &Path,
@@ -233,7 +237,7 @@ fn build(
     mutants: &[Mutant],
     verdict_of: &dyn Fn(&Mutant) -> Option<String>,
     record: &dyn Fn(&Mutant, Verdict) -> Result<()>,
-) -> Result<HashMap<u32, u32>> {
+) -> Result<(HashMap<u32, u32>, Vec<Program>)> {
     let is_left_out = |it: &Mutant| verdict_of(it).is_some_and(|it| LEFT_OUT.contains(&&*it));
     loop {
         let mut changed: HashMap<String, Vec<&Mutant>> = HashMap::new();
@@ -265,7 +269,10 @@ fn build(
         }
         let messages = test_command(tree, package, targets).output()?;
         if messages.status.success() {
-            return Ok(place_of);
+            let programs: Vec<Program> =
+                json(&messages.stdout).filter_map(|it| program(&it)).collect();
+            ensure!(!programs.is_empty(), "cargo built no tests of {package}");
+            return Ok((place_of, programs));
         }
         let mut blamed = 0;
         let mut others = Vec::new();
@@ -315,24 +322,15 @@ fn json(lines: &[u8]) -> impl Iterator<Item = Value> {
     lines.split(|it| *it == b'\n').filter_map(|line| serde_json::from_slice(line).ok())
 }
 
-/// Returns the programs of the tests, with the folders that they run in.
-fn binaries(tree: &Path, package: &str, targets: &[&str]) -> Result<Vec<(PathBuf, PathBuf)>> {
-    let messages = test_command(tree, package, targets).output()?;
-    let found = json(&messages.stdout).filter(|it| it["profile"]["test"] == true);
-    let found: Vec<_> = found
-        .filter_map(|it| {
-            let folder = Path::new(it["manifest_path"].as_str()?).parent()?.to_owned();
-            Some((PathBuf::from(it["executable"].as_str()?), folder))
-        })
-        .collect();
-    if found.is_empty() {
-        bail!("cargo built no tests of {package}");
-    }
-    Ok(found)
+/// Returns the program of tests that a message of cargo names, and the folder that it runs in.
+fn program(message: &Value) -> Option<Program> {
+    let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
+    let program = PathBuf::from(message["executable"].as_str()?);
+    (message["profile"]["test"] == true).then_some((program, folder))
 }
 
 /// Prepares a process of tests, with limits of processor time and of memory.
-fn process((program, folder): &(PathBuf, PathBuf), seconds: f64) -> Command {
+fn process((program, folder): &Program, seconds: f64) -> Command {
     let mut command = Command::new("prlimit");
     command.arg(format!("--cpu={}", 2 + (4.0 * seconds) as u64));
     command.args(["--core=0", "--data=8589934592"]).arg(program);
@@ -343,7 +341,7 @@ fn process((program, folder): &(PathBuf, PathBuf), seconds: f64) -> Command {
 }
 
 /// Runs each test alone, and returns those that pass within this time.
-fn recorded(binaries: &[(PathBuf, PathBuf)], slowest: f64) -> Result<Vec<Test>> {
+fn recorded(binaries: &[Program], slowest: f64) -> Result<Vec<Test>> {
     let places = std::env::temp_dir().join(format!("kvmem-places-{}", std::process::id()));
     let mut tests = Vec::new();
     let mut left_out = Vec::new();
@@ -373,7 +371,7 @@ fn recorded(binaries: &[(PathBuf, PathBuf)], slowest: f64) -> Result<Vec<Test>> 
 }
 
 /// Judges a mutant by the tests that reach it, in groups of which each takes longer.
-fn judge(number: u32, tests: &[&Test], binaries: &[(PathBuf, PathBuf)]) -> Result<Verdict> {
+fn judge(number: u32, tests: &[&Test], binaries: &[Program]) -> Result<Verdict> {
     let mut rest = tests;
     let mut limit = 0.05;
     while let Some(first) = rest.first() {
