@@ -110,3 +110,64 @@ impl NamespaceCell {
         String::from_utf8(bytes).ok().filter(|_| whole).map(Some)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_read_as_it_was_written() {
+        let word = || AtomicU64::new(u64::MAX);
+        let cell = SessionCell {
+            token: AtomicU64::new(0),
+            process: word(),
+            lock_at: word(),
+            namespace: word(),
+            process_id: word(),
+            rest: [word(), word(), word()],
+        };
+        assert_eq!(cell.read(), None);
+        for read_only in [false, true] {
+            let record = SessionRecord {
+                token: 9,
+                pid: 0x1234_5678,
+                uid: 0x9ABC_DEF0,
+                lock_at: 1 << 40,
+                process_id: 1 << 50,
+                namespace: 0xFEDC,
+                read_only,
+            };
+            cell.write(&record);
+            assert_eq!(cell.read(), Some(record));
+        }
+        assert!(
+            cell.rest.iter().all(|it| it.load(Ordering::Relaxed) == 0),
+            "later versions use it"
+        );
+        cell.clear();
+        assert_eq!(cell.read(), None);
+    }
+
+    #[test]
+    fn a_namespace_is_read_as_it_was_written_and_damage_is_found() {
+        let cell = NamespaceCell {
+            head: AtomicU64::new(0),
+            name: std::array::from_fn(|_| AtomicU64::new(u64::MAX)),
+        };
+        assert_eq!(cell.read(), Some(None));
+        let longest = "n".repeat(MAX_NAMESPACE_NAME);
+        for name in ["first", &longest, "", "second"] {
+            cell.rename(name);
+            assert_eq!(cell.read(), Some(Some(name.to_owned())));
+        }
+        let head = cell.head.load(Ordering::Relaxed);
+        let too_long = MAX_NAMESPACE_NAME as u64 + 2;
+        for damaged in [head ^ 1 << 32, head + 1, head - 1, head >> 32 << 32 | too_long] {
+            cell.head.store(damaged, Ordering::Relaxed);
+            assert_eq!(cell.read(), None, "{damaged:#x}");
+        }
+        cell.head.store(head, Ordering::Relaxed);
+        cell.name[0].fetch_xor(1, Ordering::Relaxed);
+        assert_eq!(cell.read(), None);
+    }
+}

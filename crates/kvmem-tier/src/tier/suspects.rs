@@ -160,6 +160,7 @@ mod tests {
         assert!((0..100).all(|_| !suspects.add_failure(&KEY, true, now)));
         let later = now + Duration::from_secs(1);
         assert!(suspects.is_paused(&KEY, || now) && !suspects.is_paused(&KEY, || later));
+        assert!(suspects.has(&KEY) && !suspects.has(&Digest([8; 16])));
         suspects.end_pauses(now);
         assert!(!suspects.is_paused(&KEY, || now));
         suspects.remove(&KEY);
