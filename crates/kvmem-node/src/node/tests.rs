@@ -1,5 +1,6 @@
 //! Histories of calls, compared with maps; and every prefix of their stores, recovered.
 
+mod acquire;
 mod chains;
 mod curve;
 mod formats;
