@@ -3,6 +3,7 @@
 mod acquire;
 mod chains;
 mod curve;
+mod drain;
 mod formats;
 mod resize;
 
