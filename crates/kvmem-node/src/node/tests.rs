@@ -4,6 +4,7 @@ mod acquire;
 mod chains;
 mod curve;
 mod drain;
+mod events;
 mod formats;
 mod resize;
 

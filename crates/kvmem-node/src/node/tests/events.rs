@@ -1,0 +1,116 @@
+//! Events, announcements of all values, and values that outlive their time.
+
+use super::super::events::{Change, Place};
+use super::super::{EventKind, Events};
+use super::*;
+
+fn with_events(max_events: usize) -> Node {
+    let options = NodeOptions { max_events, ..options() };
+    Node::create(shared(BYTES), options).expect("the options are possible")
+}
+
+#[test]
+fn all_values_in_memory_are_announced_some_entries_at_a_time() {
+    let mut node = node();
+    let sessions = ["first", "second"].map(|name| begin_in(&mut node, name));
+    for key in 0..6 {
+        insert(&mut node, sessions[usize::from(key) % 2], &[key], 64);
+    }
+    assert_eq!(node.remove(sessions[0], &[&[2]]), Ok(1));
+    let (mut placed, mut next, mut calls) = (Vec::new(), Some(0), 0);
+    while let Some(from) = next {
+        calls += 1;
+        next = node.placed_in_memory(from, 4, |change| {
+            let Change::Placed(namespace, key, Place::Memory) = change else {
+                panic!("{change:?} is not in memory");
+            };
+            placed.push((node.name_of_namespace(namespace).to_owned(), key[0]));
+        });
+    }
+    placed.sort();
+    let expected = [("first", 0), ("first", 4), ("second", 1), ("second", 3), ("second", 5)];
+    assert_eq!(placed, expected.map(|(name, key)| (name.to_owned(), key)));
+    assert_eq!(calls, 2, "six entries were ever used");
+    let of = |key| node.extent_in_memory(node.sessions.get(sessions[0]).namespace, &[key]);
+    assert_eq!((of(0).map(|it| it.end - it.start), of(2), of(1)), (Some(64), None, None));
+}
+
+#[test]
+fn a_client_sees_the_events_of_its_namespaces() {
+    let mut node = with_events(100);
+    let sessions = ["first", "second"].map(|name| begin_in(&mut node, name));
+    let start = node.next_event();
+    for key in 0..4 {
+        insert(&mut node, sessions[usize::from(key) % 2], &[key], 64);
+    }
+    node.remove(sessions[0], &[&[2]]).expect("it may");
+    let mine = |name: Option<&str>| name == Some("first");
+    let found = node.events_since(start, 10, mine);
+    let events: Vec<(u64, EventKind, u8)> =
+        found.events.iter().map(|it| (it.number - start, it.kind, it.key[0])).collect();
+    let stored = EventKind::Stored;
+    assert_eq!(events, [(0, stored, 0), (2, stored, 2), (4, EventKind::Removed, 2)]);
+    assert_eq!((found.next, node.next_event(), found.lost), (start + 5, start + 5, false));
+    assert!(!node.is_waited_for(&found));
+    // A call with nothing to see looks at all, and waits for more.
+    let none = node.events_since(start, 10, |_| false);
+    assert_eq!(none, Events { next: start + 5, ..Events::default() });
+    assert!(node.is_waited_for(&none));
+    let some_left = Events { next: start + 4, ..none.clone() };
+    let lost = Events { lost: true, ..none };
+    assert!(!node.is_waited_for(&some_left) && !node.is_waited_for(&lost));
+    // The number of a namespace had another name before, for which the caller is asked once.
+    let number = node.sessions.get(sessions[1]).namespace;
+    node.namespaces.at(number).events_from = start + 3;
+    let names = std::cell::RefCell::new(Vec::new());
+    let found = node.events_since(start, 10, |name| {
+        names.borrow_mut().push(name.map(str::to_owned));
+        name.is_none()
+    });
+    let keys: Vec<u8> = found.events.iter().map(|it| it.key[0]).collect();
+    assert_eq!(keys, [1], "the event of the earlier name");
+    let named = |name: &str| Some(name.to_owned());
+    assert_eq!(names.into_inner(), [named("first"), None, named("second")]);
+}
+
+#[test]
+fn the_log_becomes_longer_and_never_shorter() {
+    let mut node = with_events(2);
+    let session = begin_in(&mut node, "first");
+    for (at_least, events) in [(0, 2), (4, 4), (3, 4)] {
+        node.log_at_least(at_least);
+        for key in 0..9 {
+            insert(&mut node, session, &[key], 64);
+        }
+        assert_eq!(node.events_since(0, 100, |_| true).events.len(), events);
+    }
+}
+
+#[test]
+fn values_expire_some_entries_at_a_time() {
+    let mut node = node();
+    let session = begin(&mut node, 1);
+    for key in 0..5 {
+        let handle = node.reserve(session, &[64]).expect("there is space")[0].handle;
+        let item = CommitItem {
+            key: &[key],
+            ttl_ms: if key % 2 == 0 { 10 } else { 0 },
+            ..item_of(handle)
+        };
+        node.commit(session, &[item], 5).expect("its own");
+    }
+    let left = |node: &Node| node.list(None, 0, u32::MAX, 0).0.len();
+    assert_eq!((node.expire(0, 100, 14), left(&node)), (0, 5));
+    let mut at = 0;
+    for (next, values) in [(2, 4), (4, 3), (0, 2)] {
+        at = node.expire(at, 2, 15);
+        assert_eq!((at, left(&node)), (next, values));
+    }
+    assert_eq!(node.stats().expired_total, 3);
+    // One that is acquired too late counts as expired, too.
+    let handle = node.reserve(session, &[64]).expect("there is space")[0].handle;
+    let item = CommitItem { key: b"late", ttl_ms: 10, ..item_of(handle) };
+    node.commit(session, &[item], 5).expect("its own");
+    assert_eq!(node.acquire(session, &[b"late"], false, 15).map(|it| it[0].is_some()), Ok(false));
+    assert_eq!((node.stats().expired_total, left(&node)), (4, 2));
+}
