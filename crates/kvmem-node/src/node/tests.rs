@@ -392,8 +392,26 @@ proptest! {
     }
 }
 
-/// Makes a call, and recovers every prefix of its stores.
-fn cut_off(history: &mut CallHistory, step: &Step) {
+/// The same for a short history with a batch, one that replaces values, and all that ends them.
+#[test]
+fn every_prefix_of_a_short_history_is_a_valid_state() {
+    let mut history = CallHistory::new();
+    let completed = [
+        Step::Reserve { session: 0, sizes: vec![100, 5000, 4096] },
+        Step::Commit { session: 0, count: 3, key: 1, parent: Some(9) },
+        Step::Acquire { session: 2, keys: vec![1, 2] },
+        Step::Reserve { session: 1, sizes: vec![64, 64] },
+        Step::Commit { session: 1, count: 2, key: 2, parent: None },
+        Step::Remove { session: 0, key: 1 },
+        Step::End { session: 2 },
+    ]
+    .map(|step| cut_off(&mut history, &step));
+    assert_eq!(completed, [0, 3, 0, 0, 2, 0, 0]);
+}
+
+/// Makes a call, and recovers every prefix of its stores. Returns the most values whose commit a
+/// recovery has completed.
+fn cut_off(history: &mut CallHistory, step: &Step) -> u64 {
     let index = history.node.memory.index_bytes();
     let before = found(&history.node);
     let had = history.had.clone();
@@ -410,11 +428,13 @@ fn cut_off(history: &mut CallHistory, step: &Step) {
         .collect();
     let came: Vec<&Vec<u8>> =
         after.keys().filter(|key| before.get(*key) != after.get(*key)).collect();
+    let mut completed = 0;
     for end in 0..=stores.len() {
         let some = &stores[..end];
         let (node, report) = recovered(&history.node, &index, some, |_| true).expect("valid");
         node.check().unwrap_or_else(|error| panic!("after {end} stores: {error}"));
         assert_eq!(report.damaged, 0);
+        completed = report.completed.max(completed);
         let values = found(&node);
         for (key, len) in &values {
             let either = before.get(key) == Some(len) || after.get(key) == Some(len);
@@ -439,6 +459,7 @@ fn cut_off(history: &mut CallHistory, step: &Step) {
         let space = |len: &u64| len.next_multiple_of(options().align);
         assert_eq!(node.stats().used, found(&node).values().map(space).sum::<u64>());
     }
+    completed
 }
 
 #[test]
