@@ -1148,6 +1148,42 @@ fn pins_outlive_a_restart_unless_the_index_is_damaged() {
     assert!(next.pin_word_of(session) > word);
 }
 
+/// The server ends before it withdraws the value before, whose order says that it was used last.
+#[test]
+fn of_two_values_of_a_key_the_later_commit_stays() {
+    for is_pinned in [false, true] {
+        let mut node = node();
+        let session = begin(&mut node, 100);
+        insert(&mut node, session, b"key", 100);
+        let found_old = node.acquire(session, &[b"key"], false, 5).expect("a call");
+        let old = found_old[0].expect("it has a value").handle;
+        if !is_pinned {
+            node.release(session, &[old]).expect("a pin");
+        }
+        node.entry(old.slot).set_order(1 << 30);
+        let handle = node.reserve(session, &[200]).expect("there is space")[0].handle;
+        let index = node.memory.index_bytes();
+        let item = CommitItem { key: b"key", ..item_of(handle) };
+        let stores = test_stores::record(|| {
+            node.commit(session, &[item], 6).expect("its own");
+        });
+        let mut is_replaced = false;
+        for end in 0..=stores.len() {
+            let (next, report) =
+                recovered(&node, &index, &stores[..end], |_| true).expect("it is valid");
+            next.check().expect("the invariants hold");
+            assert_eq!((report.values, report.damaged), (1, 0));
+            let len = found(&next)[&b"key"[..]];
+            assert!([100, 200].contains(&len) && (len == 200 || !is_replaced), "{end}: {len}");
+            is_replaced = len == 200;
+            assert_eq!(next.live(old).is_ok(), is_pinned || !is_replaced);
+            let blocks = if is_replaced && !is_pinned { 1 } else { 2 };
+            assert_eq!(next.stats().used, blocks * options().align);
+        }
+        assert!(is_replaced);
+    }
+}
+
 #[test]
 fn a_client_ends_some_reservations_at_a_time() {
     let options = NodeOptions { max_blocks: Some(400), align: 64, ..options() };

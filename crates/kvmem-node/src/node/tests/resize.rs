@@ -51,6 +51,28 @@ fn keys(node: &Node) -> Vec<u8> {
     keys
 }
 
+/// A client learns whether pages that it has registered may be given back.
+#[test]
+fn memory_is_elastic_from_its_first_change_on() {
+    let all = BYTES as u64;
+    let mut node = node();
+    assert_eq!((node.size_limits(), node.min_size()), ((PAGE, all), u64::MAX));
+    assert!(!node.is_elastic());
+    let session = begin(&mut node, 100);
+    (0..60).for_each(|key| store(&mut node, session, key));
+    for (wanted, pressure) in [(all, 0), (all / 2, 1), (all / 4, 2), (all, 2)] {
+        node.resize_for_others(wanted);
+        assert_eq!((node.wanted_size(), node.counters.pressure), (wanted, pressure));
+        assert_eq!(node.is_elastic(), pressure > 0, "before it has the size");
+        assert_eq!(resize_to_the_end(&mut node, usize::MAX), ResizeStep::Done);
+        assert_eq!((node.size(), node.is_elastic()), (wanted, pressure > 0));
+    }
+    for (min_size, is_elastic) in [(all, false), (all - PAGE, true)] {
+        let node = Node::create(shared(BYTES), NodeOptions { min_size, ..options() });
+        assert_eq!(node.expect("the options are possible").is_elastic(), is_elastic);
+    }
+}
+
 #[test]
 fn a_smaller_memory_keeps_what_was_used_last_and_gives_its_pages_back() {
     let mut node = node();
