@@ -23,7 +23,7 @@ use crate::workspace::cargo;
 
 /// The crates, the targets of the tests that judge their mutants, and the filters of these tests.
 const CRATES: [(&str, &[&str], &[&str]); 3] = [
-    ("kvmem", &["--lib"], &["offset::", "slab::", "cache::"]),
+    ("kvmem", &["--lib", "--test=it"], &["offset::", "slab::", "cache::"]),
     ("kvmem-tier", &["--lib", "--test=it"], &[]),
     ("kvmem-node", &["--lib"], &["node::", "format::", "session_file::", "simulator::"]),
 ];

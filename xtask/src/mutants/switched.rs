@@ -93,9 +93,9 @@ type Verdict = (&'static str, String);
 pub(super) fn run(root: &Path, options: &MutantsOptions) -> Result<ExitCode> {
     let _scratch = Scratch::begin()?;
     let end = Instant::now() + Duration::from_secs(60 * options.minutes);
-    for (package, targets, _) in CRATES {
-        if options.package.as_deref().is_none_or(|only| only == package) {
-            judge_crate(root, package, targets, options, end)?;
+    for of in CRATES {
+        if options.package.as_deref().is_none_or(|only| only == of.0) {
+            judge_crate(root, of, options, end)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -103,8 +103,7 @@ pub(super) fn run(root: &Path, options: &MutantsOptions) -> Result<ExitCode> {
 
 fn judge_crate(
     root: &Path,
-    package: &str,
-    targets: &[&str],
+    (package, targets, filters): (&str, &[&str], &[&str]),
     options: &MutantsOptions,
     end: Instant,
 ) -> Result<()> {
@@ -124,7 +123,7 @@ fn judge_crate(
         |it: &Mutant| judged.lock().expect("no thread panics").0.get(&it.name).cloned();
     let (place_of, binaries) =
         build(root, &tree, package, targets, &mutants, &verdict_of, &record)?;
-    let tests = recorded(&binaries, options.slowest)?;
+    let tests = recorded(&binaries, filters, options.slowest)?;
     // What no test has judged comes first.
     let mut open: Vec<&Mutant> = mutants
         .iter()
@@ -340,14 +339,17 @@ fn process((program, folder): &Program, seconds: f64) -> Command {
     command
 }
 
-/// Runs each test alone, and returns those that pass within this time.
-fn recorded(binaries: &[Program], slowest: f64) -> Result<Vec<Test>> {
+/// Runs each test alone whose name has one of these parts, and returns those that pass within this
+/// time.
+fn recorded(binaries: &[Program], filters: &[&str], slowest: f64) -> Result<Vec<Test>> {
     let places = std::env::temp_dir().join(format!("kvmem-places-{}", std::process::id()));
     let mut tests = Vec::new();
     let mut left_out = Vec::new();
     for (binary, program) in binaries.iter().enumerate() {
         let list = output(Command::new(&program.0).current_dir(&program.1).args(["--list"]))?;
-        for name in list.lines().filter_map(|line| line.strip_suffix(": test")) {
+        let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
+        let is_of = |name: &&str| filters.is_empty() || filters.iter().any(|it| name.contains(it));
+        for name in names.filter(is_of) {
             File::create(&places)?;
             let mut command = process(program, slowest);
             command.arg(name).env("KVMEM_MUTANT_PLACES", &places);
