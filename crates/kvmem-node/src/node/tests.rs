@@ -7,6 +7,7 @@ mod drain;
 mod events;
 mod formats;
 mod resize;
+mod sessions;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
