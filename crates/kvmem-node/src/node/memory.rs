@@ -332,3 +332,43 @@ fn identity(bytes: &Region) -> Result<(u64, u64), NodeError> {
     let stat = fstat(fd).map_err(NodeError::system("fstat of the memory file"))?;
     Ok((stat.st_ino, bytes.len() as u64))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_are_not_possible_are_errors() {
+        let len = 1 << 20;
+        let align = |align| NodeOptions { align, ..NodeOptions::default() };
+        let boundary = |boundary| NodeOptions { boundary, ..NodeOptions::default() };
+        let blocks = |max| NodeOptions { max_blocks: Some(max), ..NodeOptions::default() };
+        let entries = |options: &NodeOptions| {
+            NodeMemory::entries_for(len, options).map_err(|error| match error {
+                NodeError::Option { option, value, .. } => (option, value),
+                other => panic!("{other}"),
+            })
+        };
+        for (options, expected) in [
+            (align(len), Ok(1024)),
+            (align(len * 2), Err(("align", len * 2))),
+            (align(4096 * 3), Err(("align", 4096 * 3))),
+            (boundary(NO_BOUNDARY), Ok(1024)),
+            (boundary(4096), Ok(1024)),
+            (boundary(2048), Err(("boundary", 2048))),
+            (boundary(4096 * 3), Err(("boundary", 4096 * 3))),
+            (blocks(0), Err(("max_blocks", 0))),
+            (blocks(1), Ok(1)),
+            (blocks(u32::MAX - 1), Ok(u32::MAX - 1)),
+            (blocks(u32::MAX), Err(("max_blocks", u32::MAX.into()))),
+        ] {
+            assert_eq!(entries(&options), expected, "{options:?}");
+        }
+        for (len, entries) in [(64 << 20, 1024), (1 << 30, 16_384), (1 << 60, u32::MAX - 1)] {
+            assert_eq!(NodeMemory::entries_for(len, &NodeOptions::default()).ok(), Some(entries));
+        }
+        for (requested, found) in [(len / 2, len / 2), (len, NO_BOUNDARY), (len * 2, NO_BOUNDARY)] {
+            assert_eq!(NodeMemory::boundary_for(len, &boundary(requested)).ok(), Some(found));
+        }
+    }
+}

@@ -6,6 +6,7 @@ mod curve;
 mod drain;
 mod events;
 mod formats;
+mod misses;
 mod resize;
 mod sessions;
 
