@@ -63,6 +63,8 @@ mod view;
 
 #[cfg(all(test, loom, not(shuttle)))]
 mod models;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub(crate) use file::SessionFile;
 pub(crate) use lock::{is_locked_by_others, lock};

@@ -36,6 +36,32 @@ fn all_values_in_memory_are_announced_some_entries_at_a_time() {
 }
 
 #[test]
+fn values_are_listed_some_at_a_time() {
+    let mut node = node();
+    let sessions = ["first", "second"].map(|name| begin_in(&mut node, name));
+    for key in 0..7 {
+        insert(&mut node, sessions[usize::from(key) % 2], &[key], 64);
+    }
+    let number = node.sessions.get(sessions[1]).namespace;
+    for (namespace, max, lists) in [
+        (None, 3, vec![vec![0, 1, 2], vec![3, 4, 5], vec![6]]),
+        (Some(number), 2, vec![vec![1, 3], vec![5]]),
+        (Some(number), 3, vec![vec![1, 3, 5]]),
+    ] {
+        let (mut found, mut next) = (Vec::new(), Some(0));
+        while let Some(from) = next {
+            let (listed, then) = node.list(namespace, from, max, u64::MAX);
+            let idle =
+                |it: &super::super::Listed| (it.idle_ms, it.len, it.pins) == (u64::MAX - 5, 64, 0);
+            assert!(listed.iter().all(idle));
+            found.push(listed.iter().map(|it| it.key[0]).collect::<Vec<u8>>());
+            next = then;
+        }
+        assert_eq!(found, lists);
+    }
+}
+
+#[test]
 fn a_client_sees_the_events_of_its_namespaces() {
     let mut node = with_events(100);
     let sessions = ["first", "second"].map(|name| begin_in(&mut node, name));
