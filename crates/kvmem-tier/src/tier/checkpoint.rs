@@ -438,6 +438,47 @@ mod tests {
         assert_eq!(tier.journal().superblock.epoch, epoch + 2, "it is complete");
     }
 
+    /// A call removes more values than the other journal has room for, while a checkpoint is being
+    /// written, and the process ends. Numbers of changes go on behind those of the removals.
+    #[test]
+    fn removals_that_no_journal_has_room_for_are_in_a_snapshot() {
+        let options = DiskTierOptions {
+            max_entries: Some(3000),
+            journal_bytes: Some(16 * 4096),
+            ..DiskTierOptions::default()
+        };
+        let tier = DiskTier::on(MemoryDevice::new(20 << 20), &options).unwrap().0;
+        let names: Vec<_> = (0..2900_u64).map(u64::to_le_bytes).collect();
+        for names in names.chunks(100) {
+            let values: Vec<(&[u8], &[u8])> =
+                names.iter().map(|name| (&name[..], &name[..])).collect();
+            assert!(tier.store(&values).iter().all(Result::is_ok));
+        }
+        while tier.journal().partial.is_none() {
+            assert!(tier.store(&[(b"one", b"")])[0].is_ok());
+            tier.sync_all().unwrap();
+        }
+        let blocks = tier.journal().superblock.layout.journals[0].blocks();
+        assert!((blocks as usize) * super::RECORDS_PER_BLOCK < names.len());
+        let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
+        assert_eq!(tier.remove(&names).unwrap(), names.len());
+        let next_number = tier.state().next_number;
+        let reopened = |tier: &DiskTier<MemoryDevice>| {
+            DiskTier::on(MemoryDevice::holding(tier.device().bytes()), &options).unwrap().0
+        };
+        let tier = reopened(&tier);
+        assert_eq!(tier.stats().entries, 1);
+        assert!(tier.state().next_number >= next_number);
+        // The same with a checkpoint, after which nothing is in the journal.
+        assert!(tier.store(&[(b"two", b"")])[0].is_ok());
+        assert_eq!(tier.remove(&[b"one", b"two"]).unwrap(), 2);
+        tier.checkpoint().unwrap();
+        let next_number = tier.state().next_number;
+        let tier = reopened(&tier);
+        assert_eq!(tier.stats().entries, 0);
+        assert!(tier.state().next_number >= next_number);
+    }
+
     /// The index has the lower 32 bits of a number. Entries get higher ones when these bits wrap,
     /// and are removed and replaced before, while and after a checkpoint is written. The process
     /// ends at any moment.
