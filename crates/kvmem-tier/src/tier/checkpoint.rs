@@ -388,7 +388,7 @@ mod tests {
 
     use kvmem_testkit::random::Random;
 
-    use super::PIECES;
+    use super::{Journal, PIECES};
     use crate::device::MemoryDevice;
     use crate::tier::options::DiskTierOptions;
     use crate::tier::tier::DiskTier;
@@ -438,10 +438,8 @@ mod tests {
         assert_eq!(tier.journal().superblock.epoch, epoch + 2, "it is complete");
     }
 
-    /// A call removes more values than the other journal has room for, while a checkpoint is being
-    /// written, and the process ends. Numbers of changes go on behind those of the removals.
-    #[test]
-    fn removals_that_no_journal_has_room_for_are_in_a_snapshot() {
+    /// A tier with a journal of 16 blocks, 2,900 values, and the names of these.
+    fn with_a_short_journal() -> (DiskTier<MemoryDevice>, DiskTierOptions, Vec<[u8; 8]>) {
         let options = DiskTierOptions {
             max_entries: Some(3000),
             journal_bytes: Some(16 * 4096),
@@ -454,19 +452,53 @@ mod tests {
                 names.iter().map(|name| (&name[..], &name[..])).collect();
             assert!(tier.store(&values).iter().all(Result::is_ok));
         }
-        while tier.journal().partial.is_none() {
+        assert_eq!(tier.journal().superblock.layout.journals[0].blocks(), 16);
+        (tier, options, names)
+    }
+
+    /// Stores a value until the journal is as `wanted`.
+    fn store_until(tier: &DiskTier<MemoryDevice>, wanted: impl Fn(&Journal) -> bool) {
+        while !wanted(&tier.journal()) {
             assert!(tier.store(&[(b"one", b"")])[0].is_ok());
             tier.sync_all().unwrap();
         }
-        let blocks = tier.journal().superblock.layout.journals[0].blocks();
-        assert!((blocks as usize) * super::RECORDS_PER_BLOCK < names.len());
+    }
+
+    fn remove(tier: &DiskTier<MemoryDevice>, names: &[[u8; 8]]) {
         let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
         assert_eq!(tier.remove(&names).unwrap(), names.len());
+    }
+
+    fn reopened(
+        tier: &DiskTier<MemoryDevice>,
+        options: &DiskTierOptions,
+    ) -> DiskTier<MemoryDevice> {
+        DiskTier::on(MemoryDevice::holding(tier.device().bytes()), options).unwrap().0
+    }
+
+    /// Removals that fill more blocks than the journal has left, or as many, and the process ends.
+    #[test]
+    fn a_call_writes_nothing_behind_the_end_of_its_journal() {
+        let (mut tier, options, mut names) = with_a_short_journal();
+        for blocks in [5, 6, 12] {
+            store_until(&tier, |it| it.next_block == 11 && it.partial.is_none());
+            // A block has the 40 removals for which the keys of the block before leave room.
+            let removed: Vec<_> = names.drain(..blocks * 40).collect();
+            remove(&tier, &removed);
+            tier = reopened(&tier, &options);
+            assert_eq!(tier.stats().entries, names.len() as u64 + 1);
+        }
+    }
+
+    /// A call removes more values than the other journal has room for, while a checkpoint is being
+    /// written, and the process ends. Numbers of changes go on behind those of the removals.
+    #[test]
+    fn removals_that_no_journal_has_room_for_are_in_a_snapshot() {
+        let (tier, options, names) = with_a_short_journal();
+        store_until(&tier, |it| it.partial.is_some());
+        remove(&tier, &names);
         let next_number = tier.state().next_number;
-        let reopened = |tier: &DiskTier<MemoryDevice>| {
-            DiskTier::on(MemoryDevice::holding(tier.device().bytes()), &options).unwrap().0
-        };
-        let tier = reopened(&tier);
+        let tier = reopened(&tier, &options);
         assert_eq!(tier.stats().entries, 1);
         assert!(tier.state().next_number >= next_number);
         // The same with a checkpoint, after which nothing is in the journal.
@@ -474,7 +506,7 @@ mod tests {
         assert_eq!(tier.remove(&[b"one", b"two"]).unwrap(), 2);
         tier.checkpoint().unwrap();
         let next_number = tier.state().next_number;
-        let tier = reopened(&tier);
+        let tier = reopened(&tier, &options);
         assert_eq!(tier.stats().entries, 0);
         assert!(tier.state().next_number >= next_number);
     }
