@@ -348,8 +348,9 @@ mod tests {
     fn an_entry_holds_each_priority_and_data_type_next_to_the_checksum() {
         // SAFETY: a cell is words, and zeros are a free entry.
         let cell: EntryCell = unsafe { std::mem::zeroed() };
-        for (data_type, checksum) in
-            DataType::ALL.into_iter().flat_map(|it| [(it, None), (it, Some(u32::MAX))])
+        for (data_type, checksum) in DataType::ALL
+            .into_iter()
+            .flat_map(|it| [None, Some(u32::MAX), Some(0)].map(|sum| (it, sum)))
         {
             for priority in 0..16 {
                 cell.reserve(1, 0..4096, None);
@@ -372,6 +373,67 @@ mod tests {
             }
         }
         assert_eq!(data_type(15), DataType::Unknown);
+    }
+
+    #[test]
+    fn an_extent_that_no_server_wrote_is_not_whole() {
+        // SAFETY: a cell is words, and zeros are a free entry.
+        let cell: EntryCell = unsafe { std::mem::zeroed() };
+        assert_eq!(cell.whole_extent(), None);
+        cell.reserve(3, 4096..8192, Some(70));
+        assert_eq!(cell.whole_extent(), Some(4096..8192));
+        assert!(cell.extent_is_whole(3) && !cell.extent_is_whole(4));
+        for (word, bit) in [(&cell.offset, 12), (&cell.len, 12), (&cell.extent_sum, 0)] {
+            word.fetch_xor(1 << bit, Ordering::Relaxed);
+            assert_eq!((cell.extent_is_whole(3), cell.whole_extent()), (false, None));
+            word.fetch_xor(1 << bit, Ordering::Relaxed);
+        }
+        cell.free(3);
+        assert_eq!(cell.whole_extent(), None, "it is in no use");
+        // A sum that is right proves nothing about these.
+        for (extent, is_whole) in
+            [(4096..4096, false), (4096..4097, true), (u64::MAX - 9..u64::MAX, true)]
+        {
+            cell.reserve(3, extent.clone(), None);
+            assert_eq!(cell.extent_is_whole(3), is_whole, "{extent:?}");
+        }
+        put(&cell.len, 10);
+        put(&cell.extent_sum, extent_sum(3, u64::MAX - 9, 10));
+        assert!(!cell.extent_is_whole(3), "it ends behind all numbers");
+    }
+
+    #[test]
+    fn an_entry_has_one_key_and_the_sessions_that_use_it() {
+        // SAFETY: a cell is words, and zeros are a free entry.
+        let cell: EntryCell = unsafe { std::mem::zeroed() };
+        let keys: [&[u8]; 6] =
+            [b"k", b"k\0", b"eightlet", b"eightlet9", b"eightlet8", &[7; MAX_KEY]];
+        for key in keys {
+            cell.reserve(1, 0..64, Some(70));
+            let what = Committing {
+                key,
+                namespace: 5,
+                priority: 0,
+                data_type: DataType::Unknown,
+                checksum: None,
+                batch: 0,
+                expires_at: 0,
+                parent: 0,
+            };
+            cell.prepare(1, &what);
+            for other in keys {
+                assert_eq!(cell.has_key(5, other), key == other, "{key:?} {other:?}");
+            }
+            assert!(!cell.has_key(6, key));
+        }
+        let users = |cell: &EntryCell| cell.users().collect::<Vec<_>>();
+        assert_eq!(users(&cell), [70]);
+        [0, 63, 64, 255, 64].into_iter().for_each(|user| cell.add_user(user));
+        assert_eq!(users(&cell), [0, 63, 64, 70, 255]);
+        [63, 64, 1].into_iter().for_each(|user| cell.remove_user(user));
+        assert_eq!(users(&cell), [0, 70, 255]);
+        cell.reserve(2, 0..64, None);
+        assert_eq!(users(&cell), [0; 0]);
     }
 
     #[test]

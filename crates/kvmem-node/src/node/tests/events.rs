@@ -35,6 +35,44 @@ fn all_values_in_memory_are_announced_some_entries_at_a_time() {
     assert_eq!((of(0).map(|it| it.end - it.start), of(2), of(1)), (Some(64), None, None));
 }
 
+/// The publisher learns where the values are now: what was stored and has gone is nowhere, unless
+/// the tier has it.
+#[test]
+fn changes_say_where_values_are_now() {
+    for has_tier in [false, true] {
+        let mut node = with_events(100);
+        let session = begin_in(&mut node, "model");
+        let tier = KeyTier::with(b"b");
+        if has_tier {
+            node.attach_tier(Arc::clone(&tier) as _, TierOptions::default()).expect("it is new");
+        }
+        let start = node.next_event();
+        insert(&mut node, session, b"a", 64);
+        insert(&mut node, session, b"a", 128);
+        insert(&mut node, session, b"c", 64);
+        tier.keys.lock().expect("no panic").push(b"\x05modela".to_vec());
+        node.committed_slots().for_each(|slot| node.entry(slot).set_clean());
+        node.evict_bytes(None, 4096);
+        let changes = |from, max| {
+            let mut found = Vec::new();
+            let next = node.changes_since(from, max, |change| match change {
+                Change::Placed(_, key, place) => found.push((key[0], place)),
+                Change::TierEvicted => panic!("the tier has evicted nothing"),
+            });
+            (found, next)
+        };
+        let (found, next) = changes(start, 100);
+        assert_eq!(next, Some(node.next_event()));
+        // The value that was replaced is no change of its own.
+        let stored = [(b'a', Place::Memory), (b'a', Place::Memory), (b'c', Place::Memory)];
+        assert_eq!(found[..3], stored);
+        let last = if has_tier { Place::Tier } else { Place::Nowhere };
+        assert_eq!(found[3..], [(b'a', last)]);
+        assert_eq!(changes(start, 2).1, Some(start + 2));
+        assert_eq!(changes(start - 1, 2), (Vec::new(), None), "events were lost");
+    }
+}
+
 #[test]
 fn values_are_listed_some_at_a_time() {
     let mut node = node();
