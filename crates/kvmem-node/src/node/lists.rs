@@ -89,6 +89,15 @@ impl List {
         }
     }
 
+    /// Removes the record of a value at a place, stale or not. O(n) for n records.
+    fn remove(&mut self, order: u64, slot: u32) {
+        self.late.remove(&(order, slot));
+        let found = self.uses.binary_search_by_key(&order, |it| it.order);
+        if let Some(at) = found.ok().filter(|at| self.uses[*at].slot == slot) {
+            self.uses.remove(at);
+        }
+    }
+
     /// Returns the candidate that was used least recently and that no other thread reads.
     pub(super) fn victim(&mut self, locals: &mut [Local]) -> Option<u32> {
         while let Some(&Record { order, slot }) = self.uses.front() {
@@ -170,6 +179,11 @@ impl Lists {
     pub(super) fn add(&mut self, locals: &mut [Local], history: Option<&History>, slot: u32) {
         let kind = history.map_or(0, |history| history.kind(slot));
         self.0[kind].add(locals, slot);
+    }
+
+    /// Removes the record of a value at a place, as [`List::remove`].
+    pub(super) fn remove(&mut self, order: u64, slot: u32) {
+        self.0.iter_mut().for_each(|list| list.remove(order, slot));
     }
 
     /// Returns the value to evict first, as [`List::victim`].

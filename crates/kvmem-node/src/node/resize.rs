@@ -455,6 +455,8 @@ impl Node {
         let extent = self.locals[to as usize].extent;
         self.locals[to as usize] = Local { extent, queued: false, ..local };
         self.relink(from, to);
+        // The value itself was here before, or a child from which it has its place.
+        self.namespaces.at(what.namespace).remove_record(local.order, to);
         if let Some(history) = &mut self.history {
             history.remove(from);
             history.insert(to, hash);

@@ -394,6 +394,44 @@ proptest! {
     }
 }
 
+/// Random histories in which a value moved to an entry with a stale record of the same place: its
+/// own, and that of a child.
+#[test]
+fn a_value_that_moves_has_one_record() {
+    let histories = [
+        vec![
+            Step::Reserve { session: 0, sizes: vec![1, 40_000] },
+            Step::Reserve { session: 0, sizes: vec![40_000, 40_000] },
+            Step::Resize { pages: 1, steps: 1 },
+            Step::End { session: 0 },
+            Step::Resize { pages: 26, steps: 1 },
+            Step::Resize { pages: 5, steps: 2 },
+            Step::Reserve { session: 0, sizes: vec![1] },
+            Step::Commit { session: 0, count: 1, key: 0, parent: None },
+            Step::Resize { pages: 5, steps: 2 },
+        ],
+        vec![
+            Step::Reserve { session: 1, sizes: vec![40_000] },
+            Step::Reserve { session: 0, sizes: vec![40_000, 4097] },
+            Step::Commit { session: 0, count: 2, key: 6, parent: None },
+            Step::Commit { session: 1, count: 1, key: 0, parent: Some(7) },
+            Step::Evict { bytes: 40_961 },
+            Step::Reserve { session: 2, sizes: vec![1] },
+            Step::Release { session: 0, which: 0 },
+            Step::Release { session: 0, which: 0 },
+            Step::Release { session: 2, which: 10_285_634_054_489_339_487 },
+            Step::Resize { pages: 19, steps: usize::MAX },
+        ],
+    ];
+    for eviction in [Eviction::Lru, Eviction::ScanResistant] {
+        for steps in &histories {
+            let node = Node::create(shared(BYTES), NodeOptions { eviction, ..options() });
+            let mut history = CallHistory::of(node.expect("the options are possible"));
+            steps.iter().for_each(|step| history.step(step));
+        }
+    }
+}
+
 /// The same for a short history with a batch, one that replaces values, and all that ends them.
 #[test]
 fn every_prefix_of_a_short_history_is_a_valid_state() {
