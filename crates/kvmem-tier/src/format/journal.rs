@@ -182,7 +182,7 @@ mod tests {
         let mut bytes = [0; BLOCK];
         write_journal_block(&block, &mut bytes);
         assert_eq!(read_journal_block(&bytes), Some(block));
-        assert_eq!(read_block(*b"KvC1", &bytes), None, "it is none of a checkpoint");
+        assert_eq!(read_block(*b"KvC1", &bytes), None, "it belongs to a journal");
         assert_eq!(read_journal_block(&bytes[..BLOCK - 1]), None);
         bytes[BLOCK - 1] ^= 1;
         assert_eq!(read_journal_block(&bytes), None, "its checksum is another one");
