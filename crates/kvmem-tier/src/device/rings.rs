@@ -283,7 +283,8 @@ impl Ring {
                     events.done(index, Ok(()));
                     continue;
                 }
-                let piece = transfers[index].piece(share.piece);
+                // Some bytes are left of the share, or none are in flight.
+                let piece = transfers[index].piece(share.piece.min(share.bytes - bytes));
                 let len = piece.len();
                 let (entry, is_fixed) = entry(&transfers[index], &piece, file, index, table);
                 // SAFETY: the caller lends the memory until this function returns or unwinds, which

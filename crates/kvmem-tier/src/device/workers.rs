@@ -411,7 +411,7 @@ mod tests {
                     made.fetch_add(1, Ordering::Relaxed);
                     Ok(())
                 };
-                let kind = |_: &u32| Kind::Write(Share::ALONE.piece);
+                let kind = |_: &u32| Kind::Write(Share::ALONE.bytes / 4);
                 workers.each(&mut batch, kind, transfer, &mut Seen::new(WRITES));
             });
             while now.load(Ordering::Relaxed) == 0 {
@@ -422,8 +422,7 @@ mod tests {
             assert!(made < WRITES as usize / 2, "{made} writes were made before");
             writing.join().unwrap();
         });
-        let limit = Share::ALONE.bytes / Share::ALONE.piece;
-        assert_eq!(most.into_inner(), limit);
+        assert_eq!(most.into_inner(), 4);
     }
 
     #[test]
