@@ -379,7 +379,8 @@ fn a_verified_prefix_ends_before_the_first_value_that_is_taken_out() {
     drop(pins);
     damage(&other, "b");
     assert_eq!(careful.acquire_prefix(&keys).expect("a call").hits(), 1);
-    assert_eq!(other.stats().expect("a call").pinned, 0);
+    // A release is not waited for, and another client's call may come before it.
+    wait_for("its pins end", || other.stats().expect("a call").pinned == 0);
 }
 
 #[test]
