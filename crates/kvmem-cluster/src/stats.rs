@@ -19,8 +19,8 @@ kvmem::stats! {
         absent: u64 [Counter "kvmem_cluster_absent_total" "keys"],
         /// Keys that were not looked up because the cluster was away.
         skipped: u64 [Counter "kvmem_cluster_skipped_total" "keys"],
-        /// Values that were not stored: the cluster was away, the staging memory was full, or the
-        /// value was superseded, too long, or of a length that cannot be encoded.
+        /// Values that were not stored, because the cluster was away, the staging memory was full,
+        /// a later value had replaced them, or their length cannot be stored.
         dropped: u64 [Counter "kvmem_cluster_dropped_total" "values"],
         /// Stores and fetches that the cluster failed.
         failed: u64 [Counter "kvmem_cluster_failed_total" "values"],

@@ -3,7 +3,7 @@
 //! The file is as long as the space can ever become, so no address changes. Behind the end of the
 //! space its pages have no memory.
 //!
-//! *Growing* makes pages resident, some MiB in each step, and moves the end of the space behind
+//! *Growing* makes pages resident, a few in each step, and moves the end of the space behind
 //! them.
 //!
 //! *Shrinking* first evicts, in the usual order, what is too much. Then it takes the end of the

@@ -3,12 +3,11 @@
 //! The values of a call are read side by side, and so are the extents of a value. The device gets
 //! the reads in the order of their offsets: neighbours on the drive are read one after the other,
 //! whatever the order of the keys. The thread computes the checksum of each read as soon as it is
-//! complete, while others are in flight.
+//! complete, while others are in flight; that of an encoded value, when it decodes the value.
 //!
 //! Encoded values are read in *groups*, since their forms go through bounce buffers. While the
-//! device reads one group, the thread decodes the forms of the previous one: the reads of a group
-//! complete at nearly the same time, so that decoding only its own forms would leave the device
-//! without work.
+//! device reads one group, the thread decodes the previous one: the reads of a group complete at
+//! nearly the same time, and if it was decoded only then, the device would have nothing to do.
 //!
 //! Another process may write to the memory of the caller, and so between the read and the checksum.
 //! A value whose checksum is wrong is therefore read again, into memory of the tier that no other

@@ -119,7 +119,7 @@ fn check(value: &NodePin, key: u64, template: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// What a client has done.
+/// The calls of a client, and the values that it compared.
 #[derive(Default)]
 struct Used {
     calls: Vec<(Instant, Duration)>,
