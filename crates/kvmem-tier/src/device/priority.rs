@@ -23,8 +23,9 @@ impl Share {
     /// Of a batch of reads: no limit but that of a request to the kernel, whose length has 32 bits.
     pub(super) const READS: Share = Share { piece: 1 << 30, bytes: usize::MAX };
     /// Of writes alone. The fastest drives have 1 MiB in flight when they are busy. A piece has as
-    /// much as all of them may: a thread that encodes the next value submits no further piece.
-    pub(super) const ALONE: Share = Share { piece: 4 << 20, bytes: 4 << 20 };
+    /// much as all of them may: a thread that encodes the next value submits no further piece. The
+    /// forms of 4 MiB of encoded values are a little longer than that, and are in flight together.
+    pub(super) const ALONE: Share = Share { piece: 4 << 20, bytes: (4 << 20) + (512 << 10) };
     /// Of writes during reads.
     const DURING_READS: Share = Share { piece: 256 << 10, bytes: 256 << 10 };
 }

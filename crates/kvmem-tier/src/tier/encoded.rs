@@ -3,9 +3,11 @@
 //! A value is encoded before it has blocks, since the form says how many it needs, in the thread
 //! that stores it. The values of a call are stored and fetched in *groups*: while the device writes
 //! one, the thread encodes the next, and while the device reads one, the thread decodes the
-//! previous. The checksum covers the form, and not the value:
-//! without a key, a program that verifies, repairs or resizes a tier finds what the drive has
-//! changed. The tag finds what a person has.
+//! previous. A processor encodes more slowly than a fast drive writes, so several threads share the
+//! values of a long call, each with groups of its own.
+//!
+//! The checksum covers the form, and not the value: without a key, a program that verifies, repairs
+//! or resizes a tier finds what the drive has changed. The tag finds what a person has.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -24,6 +26,11 @@ use crate::format::{BLOCK, Encoded, Entry, Namespaces};
 /// a time, and then those of the next ones in the same buffers, which the caches of a processor
 /// hold: groups of 16 MiB are read a quarter slower.
 pub(super) const GROUP: usize = 4 << 20;
+
+/// The most threads that encode or decode the values of a call, and the fewest bytes of values for
+/// which a thread is started: its two groups in memory.
+const THREADS: usize = 4;
+const BYTES_OF_THREAD: usize = 2 * GROUP;
 
 /// The most buffers, and the most bytes of one, that are retained for the streams of the codec.
 const MAX_BUFFERS: usize = 8;
@@ -79,10 +86,32 @@ pub(super) fn group_len(lens: impl Iterator<Item = usize> + Clone, most: usize) 
     lens.take_while(fits).count().max(has_any)
 }
 
+/// Returns how many of the values with these lengths each thread has, in order: about as many bytes
+/// as another one. One thread has all of a short call.
+fn shares(lens: &[usize], processors: usize) -> Vec<usize> {
+    let bytes: usize = lens.iter().sum();
+    let threads = (bytes / BYTES_OF_THREAD).min(THREADS).min(processors).max(1);
+    let mut shares = Vec::with_capacity(threads);
+    let (mut left, mut bytes) = (lens, bytes);
+    for threads in (1..=threads).rev() {
+        let most = bytes.div_ceil(threads);
+        let (share, behind) = left.split_at(group_len(left.iter().copied(), most));
+        shares.push(share.len());
+        bytes -= share.iter().sum::<usize>();
+        left = behind;
+    }
+    shares
+}
+
 /// The result of decoding: the CRC-32C of the value.
 pub(super) type Decoded = Result<u32, Undecoded>;
 
 impl<D: Device> DiskTier<D> {
+    /// Returns how many of the values with these lengths each thread encodes or decodes.
+    pub(super) fn shares(&self, lens: &[usize]) -> Vec<usize> {
+        shares(lens, self.processors)
+    }
+
     /// Returns the namespace of each value, if the tier encrypts. Makes those that there are not.
     pub(super) fn namespaces_of(
         &self,
@@ -155,4 +184,36 @@ pub(super) fn decode(
 ) -> Decoded {
     let binding = Binding { digest: entry.digest.0, namespace };
     encoding.decode(form, &binding, into).map_err(Undecoded::Encoding)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_has_as_many_values_as_have_the_bytes() {
+        let len = |lens: &[usize]| group_len(lens.iter().copied(), 10);
+        assert_eq!(len(&[]), 0);
+        assert_eq!(len(&[11, 1]), 1);
+        assert_eq!(len(&[4, 6, 1]), 2);
+        assert_eq!(len(&[4, 7, 1]), 1);
+        assert_eq!(len(&[0, 0, 0]), 3);
+    }
+
+    #[test]
+    fn threads_share_the_bytes_of_long_calls() {
+        let of = |count: usize, len: usize, processors| shares(&vec![len; count], processors);
+        let mib = 1 << 20;
+        assert_eq!(of(0, mib, 8), [0]);
+        assert_eq!(of(15, mib, 8), [15]);
+        assert_eq!(of(16, mib, 8), [8, 8]);
+        assert_eq!(of(33, mib, 8), [8, 8, 8, 9]);
+        assert_eq!(of(100, mib, 8), [25; 4]);
+        assert_eq!(of(100, mib, 3), [33, 33, 34]);
+        assert_eq!(of(100, mib, 1), [100]);
+        // Values that are longer than the share of a thread, and one that is most of all bytes.
+        assert_eq!(of(3, 20 * mib, 8), [1, 1, 1, 0]);
+        assert_eq!(shares(&[mib, 100 * mib, mib, mib], 4), [1; 4]);
+        assert_eq!(shares(&[100 * mib, mib], 4), [1, 1, 0, 0]);
+    }
 }

@@ -28,6 +28,7 @@ use super::tier::DiskTier;
 use crate::crc;
 use crate::device::{AlignedBuffer, Device, Read};
 use crate::format::{BLOCK, Digest, Entry};
+use crate::side_by_side::side_by_side;
 
 /// A value that is read.
 struct Wanted<'a> {
@@ -82,7 +83,37 @@ impl<D: Device> DiskTier<D> {
         requests: &mut [TierRead<'_>],
         hit: &mut dyn FnMut(usize, &Entry, Option<u32>),
     ) -> Vec<Fetched> {
-        let most = if self.encoding.is_on() { GROUP } else { usize::MAX };
+        if !self.encoding.is_on() || self.is_forked() {
+            return self.fetch_groups(requests, usize::MAX, hit);
+        }
+        let lens: Vec<usize> = requests.iter().map(|request| request.into.len()).collect();
+        let (mut parts, mut rest, mut first) = (Vec::new(), requests, 0);
+        for len in self.shares(&lens) {
+            let (part, behind) = rest.split_at_mut(len);
+            parts.push((first, part));
+            (rest, first) = (behind, first + len);
+        }
+        let parts = side_by_side(parts, |(first, requests)| {
+            let mut hits = Vec::new();
+            let mut hit = |index, entry: &Entry, sum| hits.push((first + index, *entry, sum));
+            let results = self.fetch_groups(requests, GROUP, &mut hit);
+            (results, hits)
+        });
+        let mut results = Vec::with_capacity(lens.len());
+        for (of_part, hits) in parts {
+            results.extend(of_part);
+            hits.iter().for_each(|(index, entry, sum)| hit(*index, entry, *sum));
+        }
+        results
+    }
+
+    /// Fetches values in groups of at most `most` bytes, each of at least one value.
+    fn fetch_groups(
+        &self,
+        requests: &mut [TierRead<'_>],
+        most: usize,
+        hit: &mut dyn FnMut(usize, &Entry, Option<u32>),
+    ) -> Vec<Fetched> {
         let mut results = Vec::with_capacity(requests.len());
         let (mut rest, mut previous) = (requests, None::<Group<'_, '_, '_>>);
         while !rest.is_empty() {

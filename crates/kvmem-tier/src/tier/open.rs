@@ -4,9 +4,11 @@
 //! old journal are never taken for those of a new one. A [blank](super::blank) file is what a
 //! process leaves that was killed before it had made the tier: it is made then.
 
+use std::num::NonZero;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, RwLock};
+use std::thread;
 
 use kvmem_encoding::Encoding;
 
@@ -225,6 +227,7 @@ impl<D: Device> DiskTier<D> {
             encoding,
             namespaces: RwLock::new(superblock.namespaces.clone()),
             streams: StreamBuffers::default(),
+            processors: thread::available_parallelism().map_or(1, NonZero::get),
             encode_ns: AtomicU64::new(0),
             decode_ns: AtomicU64::new(0),
             key,

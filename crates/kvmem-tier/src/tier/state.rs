@@ -128,6 +128,11 @@ impl State {
         }
     }
 
+    /// Returns whether a sync has begun, or is to begin.
+    pub(super) fn has_sync(&self) -> bool {
+        self.syncing.is_some() || self.sync_wanted
+    }
+
     /// Returns the position after all changes.
     pub(super) fn position(&self) -> u64 {
         self.written + self.queue.len() as u64

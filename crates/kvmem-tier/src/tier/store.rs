@@ -9,6 +9,7 @@
 //! as many again, and begins a sync for which no thread waits. A store that finds the reserve used
 //! up waits for that sync, or evicts and syncs itself.
 
+use std::collections::HashSet;
 use std::mem::replace;
 
 use kvmem::offset::{AllocError, Allocation, OffsetAllocator};
@@ -24,6 +25,7 @@ use super::tier::DiskTier;
 use crate::device::{Device, Write};
 use crate::format::{BLOCK, Encoded, Entry, Extent, Extents, Hints, MAX_EXTENTS, blocks_of};
 use crate::index::{Ranges, seconds_now};
+use crate::side_by_side::side_by_side;
 
 /// The blocks of the reserve: more than a fast device writes while it syncs.
 const RESERVE: u64 = (32 << 20) / BLOCK as u64;
@@ -58,13 +60,34 @@ impl<D: Device> DiskTier<D> {
     /// Stores values that were [admitted](Self::admits), in groups if they are encoded.
     pub(super) fn store_groups(&self, values: &[TierValue<'_>]) -> Vec<Result<(), StoreError>> {
         if !self.encoding.is_on() || self.is_forked() {
-            return self.store_group(values, Vec::new(), &mut || {});
+            let mut results = self.store_group(values, Vec::new(), &mut || {});
+            self.commit_stored(&mut results);
+            return results;
         }
+        let lens: Vec<usize> = values.iter().map(|value| value.bytes.len()).collect();
+        let mut keys = HashSet::new();
+        // The later one of two values with one key counts, so one thread stores both.
+        let parts = match self.shares(&lens) {
+            parts if parts.len() > 1 && values.iter().all(|value| keys.insert(value.key)) => parts,
+            _ => vec![values.len()],
+        };
+        let mut rest = values;
+        let part = |len| {
+            let (part, behind) = rest.split_at(len);
+            rest = behind;
+            part
+        };
+        let parts = parts.into_iter().map(part).collect();
+        side_by_side(parts, |values| self.store_encoded(values)).into_iter().flatten().collect()
+    }
+
+    /// Encodes and stores values in groups.
+    fn store_encoded(&self, values: &[TierValue<'_>]) -> Vec<Result<(), StoreError>> {
         self.begin_anew();
         let mut results = Vec::with_capacity(values.len());
         // Made here: making one writes to the device, which cannot be while it writes a group.
         let mut namespaces = self.namespaces_of(values).into_iter();
-        let (mut group, mut rest) = ([].as_slice(), values);
+        let (mut group, mut rest, mut committed) = ([].as_slice(), values, 0);
         let mut forms = Vec::new();
         while !group.is_empty() || !rest.is_empty() {
             let lens = rest.iter().map(|value| value.bytes.len());
@@ -80,12 +103,28 @@ impl<D: Device> DiskTier<D> {
             }
             (0..next.len()).for_each(|_| encode_next());
             (group, rest, forms) = (next, behind, next_forms);
+            // A sync begins and ends with a commit. Without one, all groups share a commit.
+            if self.state().has_sync() || rest.is_empty() && group.is_empty() {
+                self.commit_stored(&mut results[committed..]);
+                committed = results.len();
+            }
         }
         results
     }
 
-    /// Stores values with the forms of those that are encoded; without `forms`, none is. Calls
-    /// `meanwhile` for each value while the device writes.
+    /// Commits the values with these results. If that fails, none of them is stored.
+    fn commit_stored(&self, results: &mut [Result<(), StoreError>]) {
+        let position = self.state().position();
+        if self.commit(position).is_err() {
+            for result in results.iter_mut().filter(|result| result.is_ok()) {
+                *result = self.usable().map_err(StoreError::from);
+            }
+        }
+    }
+
+    /// Writes values, and adds them to the index, which is not committed: with the forms of those
+    /// that are encoded, none without `forms`. Calls `meanwhile` for each value while the device
+    /// writes.
     fn store_group<'a>(
         &'a self,
         values: &[TierValue<'a>],
@@ -144,40 +183,32 @@ impl<D: Device> DiskTier<D> {
         }
         let mut written = written.into_iter();
         let is_durable = self.device.writes_are_durable();
-        let position = {
-            let mut state = self.state();
-            self.evict_ahead(&mut state);
-            for (one, checksum) in placed.iter().zip(checksums) {
-                let Placed { index, entry, ranges, .. } = one;
-                let of_value = entry.extents.iter().zip(&mut written);
-                let error = of_value.filter_map(|(at, written)| Some((at, written.err()?))).last();
-                match error {
-                    None => {
-                        state.stats.written_bytes += entry.extents.blocks() * BLOCK as u64;
-                        if let Some(encoded) = entry.encoded {
-                            state.stats.encoded_before_bytes += encoded.value_len();
-                            state.stats.encoded_after_bytes += entry.len;
-                        }
-                        let hints = stored_hints(&values[*index].hints, now);
-                        let entry = Entry { checksum, hints, ..*entry };
-                        state.store(entry, *ranges, is_durable);
+        let mut state = self.state();
+        self.evict_ahead(&mut state);
+        for (one, checksum) in placed.iter().zip(checksums) {
+            let Placed { index, entry, ranges, .. } = one;
+            let of_value = entry.extents.iter().zip(&mut written);
+            let error = of_value.filter_map(|(at, written)| Some((at, written.err()?))).last();
+            match error {
+                None => {
+                    state.stats.written_bytes += entry.extents.blocks() * BLOCK as u64;
+                    if let Some(encoded) = entry.encoded {
+                        state.stats.encoded_before_bytes += encoded.value_len();
+                        state.stats.encoded_after_bytes += entry.len;
                     }
-                    Some((extent, error)) => {
-                        self.free(ranges);
-                        let at = self.layout.data.block(extent.start);
-                        results[*index] = Err(TierError::device("write", at)(error).into());
-                    }
+                    let hints = stored_hints(&values[*index].hints, now);
+                    let entry = Entry { checksum, hints, ..*entry };
+                    state.store(entry, *ranges, is_durable);
+                }
+                Some((extent, error)) => {
+                    self.free(ranges);
+                    let at = self.layout.data.block(extent.start);
+                    results[*index] = Err(TierError::device("write", at)(error).into());
                 }
             }
-            while state.index.len() as u64 > self.max_entries(&state) {
-                state.evict();
-            }
-            state.position()
-        };
-        if self.commit(position).is_err() {
-            for Placed { index, .. } in placed {
-                results[index] = self.usable().map_err(StoreError::from);
-            }
+        }
+        while state.index.len() as u64 > self.max_entries(&state) {
+            state.evict();
         }
         results
     }
@@ -304,7 +335,7 @@ impl<D: Device> DiskTier<D> {
     /// when the change is in the journal.
     fn evict_ahead(&self, state: &mut State) {
         let (free, reserve) = (self.space.metrics().free, self.reserve());
-        if free >= reserve || state.syncing.is_some() || state.sync_wanted {
+        if free >= reserve || state.has_sync() {
             return;
         }
         while free + state.retired_blocks() < 2 * reserve && state.evict().is_some() {}

@@ -53,6 +53,8 @@ pub struct DiskTier<D: Device = FileDevice> {
     pub(super) bounce: BounceBuffers,
     pub(super) encoding: Encoding,
     pub(super) streams: StreamBuffers,
+    /// Those that this process may use: threads that encode share them.
+    pub(super) processors: usize,
     /// Time in which values were encoded, and decoded.
     pub(super) encode_ns: AtomicU64,
     pub(super) decode_ns: AtomicU64,

@@ -464,24 +464,67 @@ fn queues_and_sets_forget_namespaces() {
 /// Sessions and counters of forms.
 type Nonces = HashSet<([u8; 16], u64)>;
 
-/// Such a call reads its values in groups.
+/// Threads share such a call, and each has several groups.
 #[test]
 fn a_call_for_many_bytes_brings_each_value_with_its_checksum() {
-    let (tier, _) = DiskTier::on(MemoryDevice::new(64 << 20), &with_keys(b"a")).unwrap();
-    let values: Vec<Vec<u8>> = (0..20_u8).map(|key| vec![key + 1; 1 << 20]).collect();
-    for (key, value) in (0..).zip(&values) {
-        assert!(tier.store(&[(&[key], value)])[0].is_ok());
-    }
-    let (keys, mut into) = (Vec::from_iter(0..22_u8), vec![vec![0; 1 << 20]; 22]);
+    let (tier, _) = DiskTier::on(MemoryDevice::new(128 << 20), &with_keys(b"a")).unwrap();
+    let keys = Vec::from_iter(0..42_u8);
+    let values: Vec<Vec<u8>> = (0..40_u8).map(|key| vec![key + 1; 1 << 20]).collect();
+    let call: Vec<(&[u8], &[u8])> =
+        keys.chunks(1).zip(&values).map(|(key, value)| (key, &value[..])).collect();
+    let journal = tier.stats().metadata_bytes;
+    assert!(tier.store(&call).iter().all(Result::is_ok));
+    // Groups have no commit of their own: there are ten of them.
+    let commits = (tier.stats().metadata_bytes - journal) / BLOCK as u64;
+    assert!((1..=4).contains(&commits), "{commits} commits");
+    let mut into = vec![vec![0; 1 << 20]; 42];
     let mut reads: Vec<TierRead<'_>> =
         keys.chunks(1).zip(&mut into).map(|(key, into)| TierRead { key, into }).collect();
     let hits = Tier::fetch(&tier, &mut reads);
     let sums: Vec<Option<u32>> = hits.iter().map(|hit| hit.and_then(|hit| hit.checksum)).collect();
     let mut expected: Vec<Option<u32>> =
         values.iter().map(|value| Some(crc32c::crc32c(value))).collect();
-    expected.resize(22, None);
+    expected.resize(42, None);
     assert_eq!(sums, expected);
-    assert!(into[..20] == values[..], "another value");
+    assert!(into[..40] == values[..], "another value");
+}
+
+#[test]
+fn of_two_values_with_one_key_in_a_call_for_many_bytes_the_later_one_counts() {
+    let (tier, _) = DiskTier::on(MemoryDevice::new(64 << 20), &with_keys(b"a")).unwrap();
+    for round in 0..5_u8 {
+        let values: Vec<Vec<u8>> = (0..20).map(|at| vec![20 * round + at; 1 << 20]).collect();
+        let keys = Vec::from_iter((0..20_u8).map(|at| at % 15));
+        let call: Vec<(&[u8], &[u8])> =
+            keys.chunks(1).zip(&values).map(|(key, value)| (key, &value[..])).collect();
+        assert!(tier.store(&call).iter().all(Result::is_ok));
+        for key in 0..15 {
+            let mut into = vec![0; 1 << 20];
+            let hit = tier.fetch(&mut [TierRead { key: &[key], into: &mut into }])[0];
+            let last = if key < 5 { 15 + key } else { key };
+            assert!(hit == Fetched::Hit && into[0] == 20 * round + last, "{key}: {}", into[0]);
+        }
+    }
+}
+
+/// The file ends before the values do, so some have no room: each result is that of its value.
+#[test]
+fn each_result_of_a_call_for_many_bytes_is_that_of_its_value() {
+    let (tier, _) = DiskTier::on(MemoryDevice::new(48 << 20), &with_keys(b"a")).unwrap();
+    // The fifth and the last one are longer than the tier.
+    let lens = |key: u8| if key % 15 == 4 { 60 << 20 } else { (1 << 20) + usize::from(key) };
+    let keys = Vec::from_iter(0..20_u8);
+    let values: Vec<Vec<u8>> = keys.iter().map(|key| vec![*key; lens(*key)]).collect();
+    let call: Vec<(&[u8], &[u8])> =
+        keys.chunks(1).zip(&values).map(|(key, value)| (key, &value[..])).collect();
+    let results = tier.store(&call);
+    for (key, result) in (0..).zip(results) {
+        match result {
+            Err(StoreError::TooLarge { .. }) => assert_eq!(key % 15, 4),
+            other => assert!(other.is_ok() && key % 15 != 4, "{key}: {other:?}"),
+        }
+        assert_eq!(tier.len_of(&[key]), (key % 15 != 4).then_some(lens(key) as u64));
+    }
 }
 
 /// A device that sees each form that is written.
