@@ -8,7 +8,8 @@
 //! are complete, and on what its caller has to do anyway. It waits only when nothing is left to do.
 //! A wait for several completions takes one system call and one change of threads; for reads it
 //! must end while enough of them are in flight that the device is busy during the work on the
-//! completed ones.
+//! completed ones. A system call, too, submits several transfers: each is an exit of a virtual
+//! machine, which takes as long as a transfer of 64 KiB.
 
 use std::fmt;
 use std::io;
@@ -27,6 +28,10 @@ use super::transfer::{Transfer, TransferPiece};
 /// A thread that waits lets this part of its transfers complete, and works on them while the rest
 /// is in flight.
 const PART_OF_WAIT: usize = 4;
+
+/// A thread that has other work submits further transfers when this part of all that may be in
+/// flight is complete.
+const PART_OF_REFILL: usize = 4;
 
 /// Rings that no thread uses now.
 pub(super) struct RingPool {
@@ -270,7 +275,10 @@ impl Ring {
         loop {
             let mut queued = false;
             let share = share();
-            while in_flight.count < depth
+            let is_idle = !events.has_work(next) && in_flight.ring.completion().is_empty();
+            let may_refill = is_idle || in_flight.count <= depth - depth.div_ceil(PART_OF_REFILL);
+            while may_refill
+                && in_flight.count < depth
                 && (bytes < share.bytes || in_flight.count == 0)
                 && let Some(index) = again.pop().or_else(|| {
                     (next < transfers.len()).then(|| {

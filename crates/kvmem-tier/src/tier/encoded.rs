@@ -17,6 +17,7 @@ use kvmem::tier::TierValue;
 use kvmem_encoding::{Binding, DecodeError, Encoding, Namespace};
 
 use super::bounce::Bounce;
+use super::checksum::checksum;
 use super::error::StoreError;
 use super::tier::DiskTier;
 use crate::device::Device;
@@ -57,8 +58,9 @@ impl StreamBuffers {
 pub(super) struct Form<'a> {
     /// The form, padded.
     pub(super) bounce: Bounce<'a>,
-    /// Its bytes.
+    /// Its bytes, and their checksum, which is computed while a cache of the processor has them.
     pub(super) len: u64,
+    pub(super) checksum: u32,
     pub(super) encoded: Option<Encoded>,
 }
 
@@ -139,13 +141,15 @@ impl<D: Device> DiskTier<D> {
             let len = prepared.form_len();
             let mut bounce = self.bounce.take_for_form(len.div_ceil(BLOCK));
             let (form, padding) = bounce.split_at_mut(len);
-            let digest = self.digest(value.key).0;
-            let binding = Binding { digest, namespace: namespace.map(|(_, it)| it) };
+            let digest = self.digest(value.key);
+            let namespace_of = namespace.map(|(_, it)| it);
+            let binding = Binding { digest: digest.0, namespace: namespace_of };
             prepared.write(&self.encoding, &binding, form)?;
+            let checksum = checksum(&digest, form);
             padding.fill(0);
             let number = namespace.map_or(0, |(number, _)| number);
             let encoded = Encoded::new(bytes.len() as u64, number);
-            Ok(Some(Form { bounce, len: len as u64, encoded }))
+            Ok(Some(Form { bounce, len: len as u64, checksum, encoded }))
         });
         // Relaxed: a count.
         self.encode_ns.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);

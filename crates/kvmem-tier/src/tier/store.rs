@@ -1,8 +1,8 @@
 //! *Storing*: values are written, and then recorded.
 //!
-//! The values of a call are written side by side. Their checksums are computed meanwhile, so the
-//! device waits only for the first submission, and the caller only for the device. The journal's
-//! block follows when all are written.
+//! The values of a call are written side by side. Their checksums are computed meanwhile, or the
+//! next values encoded, so the device waits only for the first submission, and the caller only for
+//! the device. The journal's block follows when all are written.
 //!
 //! A full tier evicts values to make room, and their ranges are free only after a sync, which
 //! takes milliseconds. It therefore has a *reserve* of free blocks. When less is free, it evicts
@@ -47,11 +47,11 @@ struct Placed<'a> {
 }
 
 impl Placed<'_> {
-    /// Returns the bytes that are stored, of one of the values of a call.
-    fn stored<'v>(&'v self, values: &[TierValue<'v>]) -> &'v [u8] {
+    /// Returns the checksum of what is stored, of one of the values of a call.
+    fn checksum(&self, values: &[TierValue<'_>]) -> u32 {
         match self.entry.encoded {
-            Some(_) => &self.bounce[..self.entry.len as usize],
-            None => values[self.index].bytes,
+            Some(_) => self.entry.checksum,
+            None => checksum(&self.entry.digest, values[self.index].bytes),
         }
     }
 }
@@ -172,14 +172,14 @@ impl<D: Device> DiskTier<D> {
             if one == first {
                 let one = &placed[checksums.len()];
                 first += one.entry.extents.len();
-                checksums.push(checksum(&one.entry.digest, one.stored(values)));
+                checksums.push(one.checksum(values));
                 meanwhile();
             }
         });
         drop(writes);
         // All of them, on a device that does not call back.
         for one in &placed[checksums.len()..] {
-            checksums.push(checksum(&one.entry.digest, one.stored(values)));
+            checksums.push(one.checksum(values));
         }
         let mut written = written.into_iter();
         let is_durable = self.device.writes_are_durable();
@@ -213,7 +213,8 @@ impl<D: Device> DiskTier<D> {
         results
     }
 
-    /// Returns the value with index `index` in its ranges. Its checksum is not known yet.
+    /// Returns the value with index `index` in its ranges. Its checksum is not known yet, unless it
+    /// is encoded.
     fn placed<'a>(
         &'a self,
         index: usize,
@@ -222,18 +223,19 @@ impl<D: Device> DiskTier<D> {
         (extents, ranges): (Extents, Ranges),
     ) -> Placed<'a> {
         let (digest, bytes) = (self.digest(value.key), value.bytes);
-        let entry = |len: u64, encoded: Option<Encoded>| Entry {
+        let entry = |len: u64, checksum: u32, encoded: Option<Encoded>| Entry {
             digest,
             number: 0,
             extents,
-            checksum: 0,
+            checksum,
             len,
             encoded,
             hints: Hints::default(),
             unverified: false,
         };
-        if let Some(Form { bounce, len, encoded }) = form {
-            return Placed { index, entry: entry(len, encoded), ranges, in_place: &[], bounce };
+        if let Some(Form { bounce, len, checksum, encoded }) = form {
+            let entry = entry(len, checksum, encoded);
+            return Placed { index, entry, ranges, in_place: &[], bounce };
         }
         let align = self.device.memory_align();
         let (in_place, rest) = bytes.split_at(in_place(bytes, align, BLOCK));
@@ -243,7 +245,7 @@ impl<D: Device> DiskTier<D> {
         } else {
             self.bounce.copy_of(rest)
         };
-        Placed { index, entry: entry(bytes.len() as u64, None), ranges, in_place, bounce }
+        Placed { index, entry: entry(bytes.len() as u64, 0, None), ranges, in_place, bounce }
     }
 
     /// Adds the writes of a value: one for each extent.
