@@ -111,7 +111,7 @@ pub(super) type Decoded = Result<u32, Undecoded>;
 impl<D: Device> DiskTier<D> {
     /// Returns how many of the values with these lengths each thread encodes or decodes.
     pub(super) fn shares(&self, lens: &[usize]) -> Vec<usize> {
-        shares(lens, self.processors)
+        shares(lens, 2 * self.processors)
     }
 
     /// Returns the namespace of each value, if the tier encrypts. Makes those that there are not.

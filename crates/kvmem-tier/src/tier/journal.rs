@@ -185,6 +185,17 @@ impl<D: Device> DiskTier<D> {
         Ok(())
     }
 
+    /// Frees the ranges that waited for the sync that has begun, if it is complete. Waits for no
+    /// other thread: one that has the journal does it, too.
+    pub(super) fn end_sync_if_complete(&self) {
+        if self.state().syncing.is_some()
+            && let Ok(mut journal) = self.journal.try_lock()
+        {
+            // Its errors concern later calls.
+            let _ = self.sync_ahead(&mut journal);
+        }
+    }
+
     /// Ends the sync that has begun, if it is complete, and begins the next one if it is wanted.
     fn sync_ahead(&self, journal: &mut Journal) -> Result<(), TierError> {
         let begun = self.state().syncing;

@@ -68,7 +68,10 @@ impl<D: Device> DiskTier<D> {
         let mut keys = HashSet::new();
         // The later one of two values with one key counts, so one thread stores both.
         let parts = match self.shares(&lens) {
-            parts if parts.len() > 1 && values.iter().all(|value| keys.insert(value.key)) => parts,
+            parts if parts.len() > 1 && values.iter().all(|value| keys.insert(value.key)) => {
+                self.make_room_for_call(&lens);
+                parts
+            }
             _ => vec![values.len()],
         };
         let mut rest = values;
@@ -91,7 +94,9 @@ impl<D: Device> DiskTier<D> {
         let mut forms = Vec::new();
         while !group.is_empty() || !rest.is_empty() {
             let lens = rest.iter().map(|value| value.bytes.len());
-            let (next, behind) = rest.split_at(group_len(lens, GROUP));
+            // The device has nothing to do until the first group is encoded.
+            let most = if results.is_empty() && group.is_empty() { GROUP / 4 } else { GROUP };
+            let (next, behind) = rest.split_at(group_len(lens, most));
             let mut left = next.iter().zip(&mut namespaces);
             let mut next_forms = Vec::with_capacity(next.len());
             let mut encode_next = || {
@@ -103,10 +108,12 @@ impl<D: Device> DiskTier<D> {
             }
             (0..next.len()).for_each(|_| encode_next());
             (group, rest, forms) = (next, behind, next_forms);
-            // A sync begins and ends with a commit. Without one, all groups share a commit.
-            if self.state().has_sync() || rest.is_empty() && group.is_empty() {
+            // All groups share a commit, unless a sync is to begin, behind what it makes durable.
+            if self.state().sync_wanted || rest.is_empty() && group.is_empty() {
                 self.commit_stored(&mut results[committed..]);
                 committed = results.len();
+            } else {
+                self.end_sync_if_complete();
             }
         }
         results
@@ -325,6 +332,31 @@ impl<D: Device> DiskTier<D> {
             self.flush(position)?;
         }
         Ok(found)
+    }
+
+    /// Evicts values for those of a call, with these lengths, that threads share, and begins the
+    /// sync that they would wait for one after the other.
+    fn make_room_for_call(&self, lens: &[usize]) {
+        let position = {
+            let mut state = self.state();
+            let bytes = lens.iter().sum::<usize>() as u64;
+            // As long as the forms of the values before.
+            let (before, after) =
+                (state.stats.encoded_before_bytes, state.stats.encoded_after_bytes);
+            let ratio = if before > 0 { after as f64 / before as f64 } else { 1.0 };
+            let blocks = (bytes as f64 * ratio) as u64 / BLOCK as u64 + lens.len() as u64;
+            let wanted = blocks.min(self.layout.data.blocks() / PART_OF_CALL);
+            let free = self.space.metrics().free;
+            if free >= wanted {
+                return;
+            }
+            let wanted = wanted + self.reserve();
+            while free + state.retired_blocks() < wanted && state.evict().is_some() {}
+            state.sync_wanted = !self.device.writes_are_durable() && state.retired_blocks() > 0;
+            state.position()
+        };
+        // An error concerns the values, too, which find the journal unusable.
+        let _ = self.commit(position);
     }
 
     /// Returns the blocks that stay free for the values to come, while a sync makes others
