@@ -156,6 +156,10 @@ fn goals(run: &mut Run) {
             run.at_least(&name, limit, rates);
         }
     }
+    for other in ["kvmem", "fio"] {
+        let name = format!("kvmem-keys, store: bytes per second over those of {other}");
+        run.at_least(&name, 0.9, run.over("store", ("kvmem-keys", other), "GB/s", |_| true));
+    }
     for (other, limit) in [("files", 2.0), ("hicache-file", 3.0)] {
         let name = format!("kvmem: bytes per second over those of {other}");
         run.at_least(&name, limit, over(run, other, "GB/s", &|_| true));
