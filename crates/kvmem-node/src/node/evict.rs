@@ -2,8 +2,8 @@
 
 use kvmem::tier::TierState;
 
-use super::EventKind;
 use super::node::Node;
+use super::{EventKind, Slice};
 
 /// How an eviction of many values goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,16 +41,22 @@ impl Node {
     }
 
     /// Evicts values, in the usual order, until at least `bytes` more are free, and up to
-    /// `evictions_left` of them. With a namespace, only its values. Those that the tier takes and
-    /// lacks are stored first. Returns the bytes that the values took, and what is to be done next.
-    pub(crate) fn evict_bytes(&mut self, namespace: Option<u16>, bytes: u64) -> (u64, Evicted) {
+    /// `evictions_left` of them, in a slice of time. With a namespace, only its values. Those that
+    /// the tier takes and lacks are stored first. Returns the bytes that the values took, and what
+    /// is to be done next.
+    pub(crate) fn evict_some(
+        &mut self,
+        namespace: Option<u16>,
+        bytes: u64,
+        slice: Slice,
+    ) -> (u64, Evicted) {
         let (mut evicted, mut storing, mut storing_bytes) = (0, Vec::new(), 0);
         let stores = self.tier_state() == TierState::Working;
         let next = loop {
             if evicted >= bytes {
                 break Evicted::Enough;
             }
-            if self.evictions_left == 0 {
+            if self.evictions_left == 0 || (evicted > 0 && slice.is_over()) {
                 break Evicted::More;
             }
             let Some(victim) = self.victim(namespace) else {
@@ -73,6 +79,12 @@ impl Node {
             self.begin_storing(storing);
         }
         (evicted, next)
+    }
+
+    /// [Evicts](Self::evict_some) without a limit of time.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn evict_bytes(&mut self, namespace: Option<u16>, bytes: u64) -> (u64, Evicted) {
+        self.evict_some(namespace, bytes, Slice::endless())
     }
 
     /// Withdraws the values that have outlived their time, of at most `max` entries from `from` on.

@@ -234,9 +234,11 @@ impl NodeMemory {
         }
     }
 
-    /// Makes the pages of a range resident. Returns whether the kernel had memory for them.
+    /// Makes the pages of a range resident, the first and the last one, too. Returns whether the
+    /// kernel had memory for them.
     pub(crate) fn make_resident(&self, range: Range<u64>) -> bool {
-        match self.advise(range, Advice::LinuxPopulateWrite) {
+        let whole = range.start / self.page_bytes() * self.page_bytes()..range.end;
+        match self.advise(whole, Advice::LinuxPopulateWrite) {
             // An older kernel makes them when they are touched.
             Ok(()) | Err(Errno::INVAL) => true,
             Err(_) => false,

@@ -15,6 +15,7 @@
 //! | `curve.rs`, `evicted_stack.rs` | the hits that more or less memory would bring |
 //! | `tier/` | values go to the tier and come back |
 //! | `resize.rs` | the memory becomes smaller or larger |
+//! | `slice.rs` | the time that a step of long work has |
 //! | `drain.rs` | values go to the tier before the server ends |
 //! | `sessions.rs` | clients come, return after the server's restart, fall silent, and end |
 //! | `ending.rs` | what clients had is released, some at a time |
@@ -54,6 +55,7 @@ mod scrub;
 mod sessions;
 #[cfg(all(test, not(loom)))]
 mod simulated;
+mod slice;
 mod stats;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -80,5 +82,6 @@ pub(crate) use scrub::Scrubbing;
 pub(crate) use sessions::{NewSession, SessionIndex};
 #[cfg(all(test, not(loom)))]
 pub(crate) use simulated::{FoundValues, Granting};
+pub(crate) use slice::Slice;
 pub use stats::{Listed, NamespaceStats, NodeStats};
 pub(crate) use tier::Waiting;

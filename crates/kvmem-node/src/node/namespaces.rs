@@ -10,7 +10,7 @@ use super::lists::{Lists, PRIORITIES};
 use super::local::Local;
 use super::miss_reason::MissCounts;
 use super::node::Node;
-use super::{Evicted, NamespaceLimits};
+use super::{Evicted, NamespaceLimits, Slice};
 use crate::error::{BadIndex, CallError, Quota, TooMany};
 use crate::format::{Header, MAX_NAMESPACE_NAME, MAX_NAMESPACES};
 
@@ -307,10 +307,11 @@ impl Node {
         }
     }
 
-    /// Evicts the values of the namespace that is being emptied, up to `evictions_left` of them.
-    pub(crate) fn empty_namespace(&mut self) -> Evicted {
+    /// Evicts values of the namespace that is being emptied, up to `evictions_left` of them, in a
+    /// slice of time.
+    pub(crate) fn empty_namespace(&mut self, slice: Slice) -> Evicted {
         let Some(namespace) = self.emptying else { return Evicted::Enough };
-        let (_, next) = self.evict_bytes(Some(namespace), u64::MAX);
+        let (_, next) = self.evict_some(Some(namespace), u64::MAX, slice);
         if next == Evicted::Enough {
             self.emptying = None;
         }

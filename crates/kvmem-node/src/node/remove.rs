@@ -1,7 +1,7 @@
 //! *Removing*: values go because a client or an operator says so.
 
 use super::node::Node;
-use super::{EventKind, SessionIndex};
+use super::{EventKind, SessionIndex, Slice};
 use crate::error::CallError;
 use crate::format::State;
 
@@ -42,8 +42,8 @@ impl Node {
         Clearing { namespace, before: self.next_batch(), from: 0, removed: 0 }
     }
 
-    /// Goes on with it. Returns whether all are removed.
-    pub(crate) fn clear_some(&mut self, clearing: &mut Clearing) -> bool {
+    /// Goes on with it, for a slice of time. Returns whether all are removed.
+    pub(crate) fn clear_some(&mut self, clearing: &mut Clearing, slice: Slice) -> bool {
         let all = self.locals.len() as u32;
         let end = clearing.from.saturating_add(LOOKED_AT).min(all);
         let mut left = REMOVED_AT_ONCE;
@@ -57,6 +57,9 @@ impl Node {
             {
                 self.withdraw(slot, EventKind::Removed);
                 left -= 1;
+                if slice.is_over() {
+                    break;
+                }
             }
         }
         let removed = u64::from(REMOVED_AT_ONCE - left);
@@ -69,12 +72,12 @@ impl Node {
     #[cfg(test)]
     pub(crate) fn clear(&mut self, namespace: Option<u16>) -> u64 {
         let mut clearing = self.begin_clearing(namespace);
-        while !self.clear_some(&mut clearing) {}
+        while !self.clear_some(&mut clearing, Slice::endless()) {}
         clearing.removed
     }
 }
 
-/// Entries that one step of a [`Clearing`] looks at, and values that it removes: less than a
+/// Entries that one step of a [`Clearing`] looks at, and values that it removes: often less than a
 /// millisecond of work.
 const LOOKED_AT: u32 = 1 << 14;
 const REMOVED_AT_ONCE: u32 = 512;

@@ -13,6 +13,7 @@ mod sessions;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use kvmem::arena::{Backing, PageSize, Region};
 use kvmem::tier::{BoxError, DataType, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierValue};
@@ -20,7 +21,7 @@ use proptest::prelude::*;
 
 use super::{
     BlockHandle, CommitItem, Eviction, NewSession, Node, NodeMemory, NodeOptions, ResizeStep,
-    SessionIndex,
+    SessionIndex, Slice,
 };
 use crate::error::{BadIndex, CallError, NodeError};
 use crate::format::VERSION;
@@ -88,11 +89,13 @@ fn ends_of(node: &Node, slot: u32) -> [*mut u8; 2] {
     [extent.start, extent.end - 1].map(|at| base.wrapping_add(at as usize))
 }
 
-/// Makes at most `steps` steps of a change of the size, until it is done or stuck.
+/// Makes at most `steps` steps of a change of the size, until it is done or stuck. Every other one
+/// is as short as can be.
 fn resize_to_the_end(node: &mut Node, steps: usize) -> ResizeStep {
     let mut last = ResizeStep::More;
-    for _ in 0..steps.min(10_000) {
-        last = node.resize_some();
+    for step in 0..steps.min(10_000) {
+        let slice = if step % 2 == 0 { Slice::endless() } else { Slice::of(Duration::ZERO) };
+        last = node.resize_some(slice);
         if last != ResizeStep::More {
             break;
         }

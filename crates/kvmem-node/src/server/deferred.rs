@@ -2,14 +2,18 @@
 //! for values, a removal until they cannot come back, and a reservation for space.
 //!
 //! Calls that are much work wait, too, without a tier as well: each iteration of the event loop
-//! does a part of it, which takes less than a millisecond. These are reservations and acquisitions
+//! does a part of it, which takes about a millisecond. These are reservations and acquisitions
 //! that must evict many values, and evictions and removals of many values by operators.
+
+use std::time::Duration;
 
 use super::connection::AcceptedConnection;
 use super::quantum::USER_RESERVED;
 use super::server::NodeServer;
 use crate::error::{CallError, Quota};
-use crate::node::{Clearing, Evicted, Granted, MAX_BATCH, Node, ResizeStep, SessionIndex, Waiting};
+use crate::node::{
+    Clearing, Evicted, Granted, MAX_BATCH, Node, ResizeStep, SessionIndex, Slice, Waiting,
+};
 use crate::protocol::{Answer, NO_ANSWER};
 
 /// The most calls of one connection that wait. Further ones find only what is in memory.
@@ -19,6 +23,11 @@ pub(super) const MAX_DEFERRED: usize = 64;
 /// others are served. The call waits, and goes on in the next iteration of the event loop. Some
 /// hundred evictions take less than a millisecond.
 pub(super) const MAX_EVICTIONS: u32 = 512;
+
+/// The time for work that goes on in each iteration of the event loop, all of it together: removals
+/// and evictions by operators, changes of the size, and the emptying of a namespace. Tests count
+/// steps, and no step of theirs ends by the clock.
+const LONG_WORK: Duration = Duration::from_millis(if cfg!(test) { 1 << 20 } else { 1 });
 
 /// The most pins and reservations that are over and are released in one iteration of the event
 /// loop.
@@ -278,7 +287,7 @@ impl NodeServer {
         namespace: Option<&str>,
         bytes: u64,
     ) -> Option<Answer> {
-        let (evicted, next) = self.evict_some(namespace, bytes);
+        let (evicted, next) = self.evict_some(namespace, bytes, Slice::of(LONG_WORK));
         if next == Evicted::Enough || id == NO_ANSWER || connection.deferred >= MAX_DEFERRED {
             return Some(Answer::Count(evicted));
         }
@@ -290,18 +299,18 @@ impl NodeServer {
         None
     }
 
-    /// Evicts values of some bytes, as many as one quantum has. Returns the bytes, and how it goes
-    /// on.
-    fn evict_some(&mut self, namespace: Option<&str>, bytes: u64) -> (u64, Evicted) {
+    /// Evicts values of some bytes, as many as one quantum or a slice of time has. Returns the
+    /// bytes, and how it goes on.
+    fn evict_some(&mut self, namespace: Option<&str>, bytes: u64, slice: Slice) -> (u64, Evicted) {
         let named = self.namespace_named(namespace);
         let Some(namespace) = named else { return (0, Evicted::Enough) };
-        self.with_evictions(MAX_EVICTIONS, |node| node.evict_bytes(namespace, bytes)).0
+        self.with_evictions(MAX_EVICTIONS, |node| node.evict_some(namespace, bytes, slice)).0
     }
 
     /// Goes on with the first eviction by an operator.
-    fn evict_waiting(&mut self) {
+    fn evict_waiting(&mut self, slice: Slice) {
         let Some(mut first) = self.evicting.pop_front() else { return };
-        let (evicted, next) = self.evict_some(first.namespace.as_deref(), first.bytes_left);
+        let (evicted, next) = self.evict_some(first.namespace.as_deref(), first.bytes_left, slice);
         first.evicted += evicted;
         first.bytes_left = first.bytes_left.saturating_sub(evicted);
         first.next = next;
@@ -350,7 +359,8 @@ impl NodeServer {
         let Some(number) = self.namespace_named(namespace) else { return Some(Answer::Count(0)) };
         self.node.clear_tier(number);
         let mut clearing = self.node.begin_clearing(number);
-        let is_over = self.node.clear_some(&mut clearing) && !self.node.is_clearing_tier();
+        let slice = Slice::of(LONG_WORK);
+        let is_over = self.node.clear_some(&mut clearing, slice) && !self.node.is_clearing_tier();
         if is_over {
             return Some(Answer::Count(clearing.removed));
         }
@@ -361,11 +371,11 @@ impl NodeServer {
     }
 
     /// Goes on with the first removal of all values, which also waits for the tier.
-    fn clear_waiting(&mut self) {
+    fn clear_waiting(&mut self, slice: Slice) {
         let Some(mut first) = self.clearing.pop_front() else { return };
         // Another namespace may have the number by now.
         let is_there = self.namespace_named(first.namespace.as_deref()).is_some();
-        let is_over = !is_there || self.node.clear_some(&mut first.clearing);
+        let is_over = !is_there || self.node.clear_some(&mut first.clearing, slice);
         if is_over && !self.node.is_clearing_tier() {
             self.answer_clearing(first);
         } else {
@@ -382,10 +392,11 @@ impl NodeServer {
     /// is space.
     fn reserve_waiting(&mut self, now: u64) {
         self.node.release_ended(MAX_RELEASED);
-        self.clear_waiting();
-        self.evict_waiting();
-        self.resize_some();
-        (self.emptying, _) = self.with_evictions(MAX_EVICTIONS, Node::empty_namespace);
+        let slice = Slice::of(LONG_WORK);
+        self.clear_waiting(slice);
+        self.evict_waiting(slice);
+        self.resize_some(slice);
+        (self.emptying, _) = self.with_evictions(MAX_EVICTIONS, |node| node.empty_namespace(slice));
         let (ended, _) = self.with_evictions(MAX_EVICTIONS, Node::fetch_found);
         ended.into_iter().for_each(|waiting| self.key_done(waiting, now));
         let (mut evictions, mut sizes) = (MAX_EVICTIONS, MAX_BATCH);
@@ -497,7 +508,7 @@ impl NodeServer {
             self.node.release_ended(MAX_RELEASED);
         }
         while let Some(mut first) = self.clearing.pop_front() {
-            while !self.node.clear_some(&mut first.clearing) {}
+            while !self.node.clear_some(&mut first.clearing, Slice::of(LONG_WORK)) {}
             self.answer_clearing(first);
         }
         while let Some(evicting) = self.evicting.pop_front() {

@@ -1,13 +1,13 @@
 //! *Resizing*: an operator, or memory pressure, changes the size of the memory while it is served.
 //!
-//! Each iteration of the event loop does a part of it, some milliseconds of work. A change that
+//! Each iteration of the event loop does a part of it, a millisecond of work. A change that
 //! is stuck, because blocks behind the end are in use, goes on at the next tick.
 
 use super::connection::AcceptedConnection;
 use super::deferred::{MAX_DEFERRED, MAX_EVICTIONS};
 use super::server::NodeServer;
 use crate::error::CallError;
-use crate::node::{Node, ResizeStep, SessionIndex};
+use crate::node::{ResizeStep, SessionIndex, Slice};
 use crate::protocol::{Answer, NO_ANSWER};
 
 /// A call that waits until the memory has its size, or as much of it as is possible now.
@@ -50,9 +50,9 @@ impl NodeServer {
     }
 
     /// Goes on with a change of the size.
-    pub(super) fn resize_some(&mut self) {
+    pub(super) fn resize_some(&mut self, slice: Slice) {
         if matches!(self.resizing, ResizeStep::More | ResizeStep::WhenStored) {
-            (self.resizing, _) = self.with_evictions(MAX_EVICTIONS, Node::resize_some);
+            (self.resizing, _) = self.with_evictions(MAX_EVICTIONS, |node| node.resize_some(slice));
         }
         let is_over = matches!(self.resizing, ResizeStep::Done | ResizeStep::Stuck);
         if is_over && !self.waiting_for_size.is_empty() {

@@ -105,6 +105,146 @@ fn a_smaller_memory_keeps_what_was_used_last_and_gives_its_pages_back() {
     assert_eq!(keys(&node).len(), 56);
 }
 
+/// Returns where the values are: key to offset.
+fn offsets(node: &Node) -> BTreeMap<u8, u64> {
+    let of = |slot: u32| (node.entry(slot).key()[0], node.entry(slot).extent().start);
+    node.committed_slots().map(of).collect()
+}
+
+/// Returns a node of `count` values of 256 KiB, without room for another one. The bytes of each
+/// are those of its key.
+fn full_node(count: u8) -> (Node, SessionIndex) {
+    let bytes = u64::from(count) * VALUE;
+    let mut node = Node::create(shared(bytes as usize), options()).expect("they are possible");
+    let session = begin(&mut node, 100);
+    for key in 0..count {
+        let granted = node.reserve(session, &[VALUE]).expect("there is space").remove(0);
+        // SAFETY: the block is reserved, and no other thread has the memory.
+        unsafe {
+            let at = node.memory.bytes.base().as_ptr().add(granted.offset as usize);
+            at.write_bytes(key, VALUE as usize);
+        }
+        let item = CommitItem { key: &[key], ..item_of(granted.handle) };
+        node.commit(session, &[item], 1).expect("its own");
+    }
+    (node, session)
+}
+
+const VALUE: u64 = 256 << 10;
+
+/// Checks a byte of each page of the values of a [`full_node`], and returns where they are.
+fn checked_offsets(node: &Node) -> BTreeMap<u8, u64> {
+    node.check().expect("the invariants hold");
+    let offsets = offsets(node);
+    for (key, offset) in &offsets {
+        let first = node.memory.bytes.base().as_ptr().wrapping_add(*offset as usize);
+        let pages = (0..VALUE).step_by(PAGE as usize).map(|at| first.wrapping_add(at as usize));
+        // SAFETY: the value is committed, and no other thread has the memory.
+        pages.for_each(|page| assert_eq!(unsafe { page.read() }, *key, "{offset:x}"));
+    }
+    offsets
+}
+
+/// However long the memory takes, calls wait for one piece of the work at most.
+#[test]
+fn a_step_without_time_does_one_piece() {
+    let (mut node, _) = full_node(64);
+    let bytes = 64 * VALUE;
+    for (size, piece) in [(bytes / 4, 2 << 20), (bytes, 64 << 10)] {
+        node.resize(size);
+        let (mut last, mut made, mut all_changed) = (ResizeStep::More, 0, 0);
+        while last == ResizeStep::More {
+            let (values, resident) = (offsets(&node), node.memory.resident_bytes());
+            last = node.resize_some(Slice::of(Duration::ZERO));
+            let now = offsets(&node);
+            let changed = values.iter().filter(|(key, offset)| now.get(key) != Some(offset));
+            let changed = changed.count();
+            assert!(changed <= 1, "{values:?} {now:?}");
+            all_changed += changed;
+            assert!(node.memory.resident_bytes().abs_diff(resident) <= piece);
+            made += 1;
+        }
+        if size < bytes {
+            // 48 values were evicted, each in a step, and the others moved, in four steps each.
+            assert!(
+                all_changed > 48 && made >= 48 + 4 * (all_changed - 48),
+                "{all_changed} {made}"
+            );
+        }
+        assert_eq!((last, node.memory.resident_bytes()), (ResizeStep::Done, size));
+        assert_eq!(checked_offsets(&node).len(), 16);
+    }
+}
+
+#[test]
+fn a_value_that_is_used_or_removed_while_it_moves_stays_or_goes() {
+    for step in (8..60).step_by(2) {
+        for what in ["used", "removed", "another size"] {
+            let (mut node, session) = full_node(16);
+            node.resize(8 * VALUE);
+            (0..step).for_each(|_| _ = node.resize_some(Slice::of(Duration::ZERO)));
+            let keys: Vec<[u8; 1]> = offsets(&node).into_keys().map(|key| [key]).collect();
+            let keys: Vec<&[u8]> = keys.iter().map(<[u8; 1]>::as_slice).collect();
+            let mut pins = Vec::new();
+            match what {
+                "used" => pins = node.acquire(session, &keys, false, 2).expect("no limit"),
+                "removed" => drop(node.remove(session, &keys[keys.len() / 2..])),
+                _ => node.resize(12 * VALUE),
+            }
+            checked_offsets(&node);
+            resize_to_the_end(&mut node, 10);
+            let pins: Vec<_> = pins.into_iter().flatten().map(|it| it.handle).collect();
+            node.release(session, &pins).expect("its own");
+            node.resize(8 * VALUE);
+            assert_eq!(resize_to_the_end(&mut node, usize::MAX), ResizeStep::Done, "{what}");
+            let values = checked_offsets(&node).len();
+            assert!(values == 8 || what == "removed", "{step} {what}: {values}");
+            assert!(node.memory.resident_bytes() <= 8 * VALUE);
+        }
+    }
+}
+
+/// Whenever a block becomes free, or another size is requested, no page behind the end is left.
+#[test]
+fn what_becomes_free_while_the_memory_becomes_smaller_goes_back_too() {
+    for (interrupted, is_removed) in (50..70).flat_map(|steps| [(steps, true), (steps, false)]) {
+        let mut node = node();
+        let session = begin(&mut node, 100);
+        (0..64).for_each(|key| store(&mut node, session, key));
+        // All but one of the values that were used last are in front.
+        for (key, offset) in offsets(&node) {
+            if offset < 7 * PAGE || offset == 40 * PAGE {
+                assert_eq!(node.touch(session, &[&[key]], 2), 1);
+            }
+        }
+        let middle = offsets(&node).into_iter().find(|it| it.1 == 40 * PAGE);
+        let key = [middle.expect("there is a value").0];
+        let mut pins = Vec::new();
+        if is_removed {
+            let pin = node.acquire(session, &[&key], false, 2).expect("no limit").remove(0);
+            pins.push(pin.expect("it is there").handle);
+            node.remove(session, &[&key]).expect("it may");
+        }
+        node.resize(8 * PAGE);
+        (0..interrupted).for_each(|_| _ = node.resize_some(Slice::of(Duration::ZERO)));
+        if !is_removed {
+            node.resize(6 * PAGE);
+        }
+        node.release(session, &pins).expect("its own");
+        assert_eq!(resize_to_the_end(&mut node, usize::MAX), ResizeStep::Done);
+        assert_eq!(node.size(), if is_removed { 8 * PAGE } else { 6 * PAGE }, "{interrupted}");
+        assert!(node.memory.resident_bytes() <= node.size(), "{interrupted} {is_removed}");
+        assert!(!keys(&node).is_empty());
+    }
+}
+
+#[test]
+fn pages_that_a_range_has_parts_of_become_resident() {
+    let node = node();
+    assert!(node.memory.make_resident(PAGE + 100..2 * PAGE + 100));
+    assert_eq!(node.memory.resident_bytes(), 2 * PAGE);
+}
+
 #[test]
 fn what_is_in_use_stays_until_it_is_released() {
     let mut node = node();
