@@ -15,8 +15,8 @@ impl HoleLists {
     pub(super) fn unlist_from_split(&mut self, (prev, next): (u32, u32), list_id: u32) {
         let (number, list) = split_of(list_id);
         let split = self.splits.get_mut(number);
-        let wide = split.width_log2 > 0;
-        split.lengths[list] = split.lengths[list].saturating_sub(u8::from(wide));
+        // That of a list for one size is 0.
+        split.lengths[list] = split.lengths[list].saturating_sub(1);
         split.live -= 1 - (split.uncounted >> list & 1) as u32;
         if prev == NIL {
             split.heads[list] = next;
