@@ -33,7 +33,7 @@ impl RangeTable {
             } else {
                 range.start
             };
-            if starts.last().is_some_and(|&last| last < start) && start < self.end() {
+            if starts.last().is_some_and(|&last| last < start) {
                 starts.push(start);
             }
         }
