@@ -625,3 +625,61 @@ impl<T: TableSlot, const CHUNK: usize> IndexMut<u32> for ChunkedTable<T, CHUNK> 
 fn absent(id: u32) -> ! {
     panic!("slot {id} is not in the table");
 }
+
+/// Invariants, for tests.
+#[cfg(all(test, not(loom)))]
+impl<T: TableSlot, const CHUNK: usize> ChunkedTable<T, CHUNK> {
+    /// Checks that the words, the stack, the lists and the vectors agree. O(slots).
+    pub(super) fn check(&self) {
+        let chunks = self.free.len();
+        assert_eq!(self.links.len(), chunks);
+        let exists = |chunk: usize| self.is_flat() || self.chunks[chunk].is_some();
+        if self.is_flat() {
+            assert_eq!(self.flat.len(), chunks * CHUNK);
+        } else {
+            assert_eq!((self.chunks.len(), self.flat.capacity()), (chunks, 0));
+            let empty = (0..chunks).filter(|&chunk| self.is_empty(chunk as u32)).count();
+            assert!(empty <= 1, "{empty} chunks without used slots");
+            // Of the vectors that a next chunk lengthens, one a call, the last has room till then.
+            let rooms = [self.chunks.capacity(), self.free.capacity(), self.links.capacity()]
+                .map(|capacity| capacity - chunks);
+            let short = rooms.iter().filter(|&&room| room < VECTORS).enumerate();
+            short.for_each(|(calls, &room)| assert!(room >= calls, "{rooms:?} chunks fit"));
+        }
+        let there = (0..chunks).filter(|&chunk| exists(chunk)).count();
+        assert_eq!(self.slots as usize, there * CHUNK);
+        let free: u32 = self.free.iter().map(|word| word.count_ones()).sum();
+        assert_eq!(self.slots, free + self.live + self.recent_len);
+        let stack = &self.recent[..self.recent_len as usize];
+        for (at, &id) in stack.iter().enumerate() {
+            let word = self.free[(id >> Self::SHIFT) as usize];
+            assert!(self.contains(id) && word >> (id % CHUNK as u32) & 1 == 0, "{id} is free");
+            assert!(!stack[..at].contains(&id), "slot {id} is twice in the stack");
+        }
+        let partial = |chunk: usize| exists(chunk) && self.free[chunk] != 0;
+        self.check_list(self.partial, &partial);
+        self.check_list(self.absent, &|chunk| !exists(chunk));
+        assert!((0..chunks).all(|chunk| exists(chunk) || self.free[chunk] == 0));
+    }
+
+    /// Checks that the list that begins with `first` has just the chunks that `belongs` names.
+    fn check_list(&self, first: u32, belongs: &dyn Fn(usize) -> bool) {
+        let (mut prev, mut chunk, mut len) = (NIL, first, 0);
+        while chunk != NIL {
+            let links = self.links[chunk as usize];
+            assert!(links.prev == prev && belongs(chunk as usize), "chunk {chunk} of {first}");
+            (prev, chunk, len) = (chunk, links.next, len + 1);
+        }
+        assert_eq!(len, (0..self.free.len()).filter(|&chunk| belongs(chunk)).count());
+    }
+
+    /// Returns the slots that the flat table has room for.
+    pub(super) fn flat_capacity(&self) -> usize {
+        self.flat.capacity()
+    }
+
+    /// Returns the chunks for which the vectors have room.
+    pub(super) fn capacities(&self) -> [usize; VECTORS] {
+        [self.chunks.capacity(), self.free.capacity(), self.links.capacity()]
+    }
+}
