@@ -138,3 +138,36 @@ impl IndexMut<u32> for Holes {
         &mut self.0[id]
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Records move as long as they take more than four times the memory that they need, and a
+    /// little more.
+    #[test]
+    fn records_move_while_many_are_free() {
+        let mut holes = Holes::new();
+        let hole = |node| Hole::new(0, 1, node);
+        let mut ids: Vec<u32> = (0..5000).map(|node| holes.insert(hole(node))).collect();
+        let mut moves = 0;
+        let mut random = 1u64;
+        while ids.len() > 10 {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            holes.free(ids.swap_remove((random >> 33) as usize % ids.len()));
+            let excess = holes.0.slots() > 4 * (holes.live() + 1) + 1024;
+            assert_eq!(holes.moves_due(1), if excess { 4 } else { 0 });
+            for _ in 0..holes.moves_due(1) {
+                let Some((old, new)) = holes.move_slot_down() else { continue };
+                assert_eq!(ids.iter_mut().filter(|id| **id == old).map(|id| *id = new).count(), 1);
+                moves += 1;
+            }
+        }
+        assert!(moves > 100 && holes.0.slots() <= 4 * 11 + 1024, "{moves} moves");
+        let mut nodes: Vec<u32> = ids.iter().map(|&id| holes[id].node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        assert_eq!(nodes.len(), 10, "each record is still there");
+        assert_eq!(holes.moves_due(3) % 12, 0);
+    }
+}

@@ -1,2 +1,3 @@
 mod bins;
+mod history;
 mod splits;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use super::super::bins::Bins;
 use super::super::holes::Hole;
 use super::super::lists::LIST_MAX;
-use super::super::splits::MAX_SPLITS;
+use super::super::splits::{LISTS, MAX_SPLITS, Split};
 use crate::offset::steps;
 
 /// Inserts holes of these sizes and removes them in another order; the lists stay correct
@@ -145,6 +145,10 @@ fn the_numbers_of_splits_run_out() {
         let sizes = (0..2000u64).map(|i| (1 << 40) + i * i * 7919 % (1 << 34));
         let ids: Vec<u32> = sizes.map(|size| bins.insert(Hole::new(0, size, 0))).collect();
         assert_eq!(bins.lists().holes_from(1).count(), 2000);
+        assert!(
+            bins.lists().splits.live() <= max
+                && bins.lists().splits.has_free_number() == (bins.lists().splits.live() < max)
+        );
         for id in ids.iter().step_by(2) {
             bins.remove(*id);
         }
@@ -174,4 +178,27 @@ fn lists_are_walked_in_order_both_ways() {
     down.dedup();
     down.reverse();
     assert_eq!((up.len(), lists), (3001, down));
+}
+
+/// Sizes below and above a split have lists of their own, which lie before and behind all others.
+#[test]
+fn a_split_has_an_end_on_each_side() {
+    let split = Split::new(0, 1 << 20, 3);
+    assert_eq!((split.min, split.min_of(1)), (1 << 20, (1 << 20) + 8));
+    let below = split.list_for(0);
+    assert!(below >= LISTS);
+    let max = (1 << 20) + 8 * LISTS as u64 - 1;
+    for (size, list) in [
+        ((1 << 20) - 1, below),
+        (1 << 20, 0),
+        ((1 << 20) + 7, 0),
+        ((1 << 20) + 8, 1),
+        (max, LISTS - 1),
+        (max + 1, below + 1),
+        (max + 8, below + 1),
+        (max + 9, below + 1),
+        (u64::MAX, below + 1),
+    ] {
+        assert_eq!(split.list_for(size), list, "{size}");
+    }
 }
