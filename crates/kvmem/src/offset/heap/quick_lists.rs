@@ -187,4 +187,14 @@ mod tests {
         assert!(lists.push(freed(2, other)) && lists.pop(1).is_none());
         assert_eq!(lists.pop(other).unwrap().node, 2);
     }
+
+    #[test]
+    fn the_lists_are_stale_after_many_frees_without_a_place() {
+        let mut lists = QuickLists::new();
+        (0..ENTRIES as u32).for_each(|node| assert!(lists.push(freed(node, 64))));
+        for missed in 1..=STALE_AFTER + 2 {
+            assert!(!lists.push(freed(ENTRIES as u32 + missed, 64)));
+            assert_eq!(lists.are_stale(), missed > STALE_AFTER);
+        }
+    }
 }

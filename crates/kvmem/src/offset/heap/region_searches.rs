@@ -54,6 +54,7 @@ mod tests {
             }
         }
         assert_eq!(made[..5], [0, 8, 24, 56, 120]);
+        assert_eq!(looks.pause(), MAX_PAUSE);
         assert_eq!(made[7..], [1016, 2040, 3064, 4088]);
         looks.found();
         looks.found_nothing(5000);

@@ -175,3 +175,57 @@ pub(crate) fn bin_reports(map: &[MapRange]) -> Vec<BinReport> {
     }
     reports.into_values().collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Metrics = Metrics {
+        capacity: 100,
+        allocated: 75,
+        free: 25,
+        largest_free: 20,
+        live: 3,
+        free_ranges: 2,
+        metadata_bytes: 1000,
+    };
+
+    #[test]
+    fn figures_of_spaces_are_sums_but_for_the_longest() {
+        let two = Metrics {
+            capacity: 7,
+            allocated: 3,
+            free: 4,
+            largest_free: 4,
+            live: 5,
+            free_ranges: 6,
+            metadata_bytes: 11,
+        };
+        let mut sum = ONE;
+        sum.add(&two);
+        let expected = Metrics {
+            capacity: 107,
+            allocated: 78,
+            free: 29,
+            largest_free: 20,
+            live: 8,
+            free_ranges: 8,
+            metadata_bytes: 1011,
+        };
+        assert_eq!(sum, expected);
+        let mut sum = two;
+        sum.add(&ONE);
+        assert_eq!(sum, expected);
+    }
+
+    #[test]
+    fn shares_are_of_the_free_bytes_and_of_the_space() {
+        let near = |share: f64, expected: f64| (share - expected).abs() < 1e-12;
+        assert!(near(ONE.fragmentation(), 0.2) && near(ONE.utilization(), 0.75));
+        let full = Metrics { free: 0, largest_free: 0, allocated: 100, ..ONE };
+        assert!(near(full.fragmentation(), 0.0) && near(full.utilization(), 1.0));
+        let empty = Metrics { free: 100, largest_free: 100, allocated: 0, ..ONE };
+        assert!(near(empty.fragmentation(), 0.0) && near(empty.utilization(), 0.0));
+        assert!(near(Metrics::default().utilization(), 0.0));
+    }
+}

@@ -1,4 +1,9 @@
 mod chunked_table;
+mod deferred;
+mod history;
 mod quick;
+mod records;
+mod search;
+mod shards;
 mod start;
 mod worst;
