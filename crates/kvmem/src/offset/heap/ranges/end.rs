@@ -27,7 +27,7 @@ impl RangeTable {
         self.chain[SENTINEL].word()
     }
 
-    /// Adds the free bytes `[start, end)` behind the last range.
+    /// Adds the free bytes `[start, end)` behind the last range, which is no wilderness.
     fn append_free(&mut self, start: u64, end: u64) {
         let edge = match self.runs.boundary {
             NO_BOUNDARY => end,
@@ -37,16 +37,12 @@ impl RangeTable {
             let node = self.chain.insert_before(SENTINEL, start);
             self.release(node, start, edge - start);
         }
+        // There is no wilderness: a last segment that is wholly free is one.
         if edge < end {
-            match self.runs.wilderness {
-                NIL => {
-                    let node = self.chain.insert_before(SENTINEL, edge);
-                    let id = self.bins.insert_held_back(Hole::new(edge, end - edge, node));
-                    self.chain.set_free(node, id);
-                    self.runs.wilderness = id;
-                }
-                wilderness => self.bins[wilderness].size += end - edge,
-            }
+            let node = self.chain.insert_before(SENTINEL, edge);
+            let id = self.bins.insert_held_back(Hole::new(edge, end - edge, node));
+            self.chain.set_free(node, id);
+            self.runs.wilderness = id;
         }
     }
 
