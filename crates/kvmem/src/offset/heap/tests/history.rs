@@ -547,7 +547,7 @@ fn run(boundary: Option<u64>, start: u64, max_ranges: u32, steps: usize) {
     }
 }
 
-const STEPS: usize = if cfg!(miri) { 20 } else { 400 };
+const STEPS: usize = 400;
 
 #[test]
 fn a_history_agrees_with_the_oracle() {

@@ -274,3 +274,20 @@ fn a_region_is_a_quarter_of_the_mean() {
     assert_eq!(region(1 << 30, Some(1 << 15), 100), 1 << 15);
     assert_eq!(region(1 << 22, None, 70_000), 70_000, "the request");
 }
+
+/// A range grows into the small-object region and the hole before it.
+#[test]
+fn a_range_grows_into_the_region_behind_it() {
+    let mut heap = Heap::new(0..1 << 22, None, Placement::Renewal, u32::MAX);
+    heap.fresh = false;
+    (0..16).for_each(|at| heap.policy.record(if at % 2 == 0 { 100 } else { 80_000 }));
+    let first = heap.fit(80_000).unwrap();
+    assert_eq!(first.offset, 0);
+    let small = heap.allocate_in_region(100).unwrap();
+    assert!(heap.ranges.region_holds(1) && small.offset == (1 << 22) - 100);
+    let max = (1 << 22) - 100;
+    assert_eq!(heap.extend(first, 80_000, max + 1), Err(max));
+    assert_eq!(heap.extend(first, 80_000, max), Ok(()));
+    assert_eq!((heap.free_bytes(), heap.size_of(first)), (0, max));
+    heap.check().unwrap();
+}

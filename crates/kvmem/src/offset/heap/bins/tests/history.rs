@@ -158,8 +158,18 @@ impl BinHistory {
 
 /// Runs a history in which the number of holes rises and falls between these.
 fn run(seed: u64, size: fn(&mut Random) -> u64, targets: &[usize]) {
+    run_behind(0, seed, size, targets);
+}
+
+/// Runs such a history, each time behind so long a uniform list that it becomes part of a split.
+fn run_behind(uniform: u64, seed: u64, size: fn(&mut Random) -> u64, targets: &[usize]) {
     let mut history = BinHistory::new(seed, size);
     for &target in targets {
+        if uniform > 0 && history.binned.is_empty() {
+            let hole = Hole::new(0, uniform, 0);
+            let alike = (0..LIST_MAX + 20).map(|_| (history.bins.insert(hole), uniform));
+            history.binned.extend(alike);
+        }
         for step in 0.. {
             let len = history.binned.len();
             if len == target {
@@ -195,7 +205,9 @@ fn few_sizes_far_from_each_other() {
         6 => BASE + (1 << 33) + random.below(100) * 1000,
         _ => BASE + random.below(1 << 34),
     };
-    run(2, size, &[400, 20, 250, 30, 500, 0, 230, 5, 600, 0]);
+    run(2, size, &[400, 20, 250, 30, 500, 0]);
+    let uniform = BASE + (1 << 33) + 12_345;
+    run_behind(uniform, 5, size, &[400, 20, 250, 0, 230, 5, 300, 0]);
 }
 
 #[test]
