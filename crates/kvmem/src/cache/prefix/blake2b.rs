@@ -44,7 +44,7 @@ pub(super) struct Blake2b {
     block: [u8; BLOCK],
     filled: usize,
     /// Bytes compressed.
-    count: u128,
+    count: u64,
 }
 
 impl Blake2b {
@@ -63,7 +63,7 @@ impl Blake2b {
     pub(super) fn update(&mut self, mut input: &[u8]) {
         while !input.is_empty() {
             if self.filled == BLOCK {
-                self.count += BLOCK as u128;
+                self.count += BLOCK as u64;
                 let block = self.block;
                 self.compress(&block, false);
                 self.filled = 0;
@@ -78,7 +78,7 @@ impl Blake2b {
 
     /// Returns the digest.
     pub(super) fn finish(mut self) -> [u8; DIGEST_BYTES] {
-        self.count += self.filled as u128;
+        self.count += self.filled as u64;
         let mut block = self.block;
         block[self.filled..].fill(0);
         self.compress(&block, true);
@@ -97,8 +97,8 @@ impl Blake2b {
         let mut v = [0; 16];
         v[..8].copy_from_slice(&self.state);
         v[8..].copy_from_slice(&IV);
-        v[12] ^= self.count as u64;
-        v[13] ^= (self.count >> 64) as u64;
+        // The upper half of the count is 0: no input has 2^64 bytes.
+        v[12] ^= self.count;
         if is_last {
             v[14] = !v[14];
         }
