@@ -102,4 +102,28 @@ mod tests {
             of(1.0, 0.5).and(Candidates { oldest: first(1, 5, 3.0), least: first(2, 7, 0.6) });
         assert_eq!((both.oldest.rank, both.least.worth), (5, 0.5));
     }
+
+    #[test]
+    fn equal_worths_and_ages_leave_the_first_of_two_candidates() {
+        assert!(is_clearly_less(0.79, 1.0) && !is_clearly_less(CLEARLY, 1.0));
+        let first = |ring, rank, worth| First { ring, rank, worth };
+        let one = |it: First| Candidates { oldest: it, least: it };
+        // Worth less, of a lower kind, used earlier.
+        let sorted = [first(4, 90, 0.1), first(0, 50, 0.5), first(0, 60, 0.5), first(1, 10, 0.5)];
+        for (at, less) in sorted.iter().enumerate() {
+            for other in &sorted[at + 1..] {
+                assert!(less.is_less(other) && !other.is_less(less) && !less.is_less(less));
+                assert_eq!(one(*less).and(one(*other)).least, *less);
+                assert_eq!(one(*other).and(one(*less)).least, *less);
+            }
+        }
+        let both = one(first(0, 50, 0.5)).and(one(first(2, 50, 0.5)));
+        assert_eq!((both.oldest.ring, both.oldest.rank()), (0, 50));
+        // The rings of a shard, of which some have no block.
+        let reuse = Reuse::default();
+        assert!(Candidates::of(&reuse, 100, [NONE; ORDERS]).is_none());
+        let ranks = [NONE, 80 << 12, 20 << 12, NONE, 60 << 12];
+        let found = Candidates::of(&reuse, 100, ranks).unwrap();
+        assert_eq!((found.oldest.ring, found.least.ring, found.oldest.rank()), (2, 2, 20 << 12));
+    }
 }

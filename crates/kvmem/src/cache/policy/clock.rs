@@ -158,4 +158,21 @@ mod tests {
         assert!(other.rank(7) < one.rank(7) && one.rank(7) < one.rank(8));
         assert_eq!((time_of(one.rank(7)), time_of(one.rank(9))), (7, 9));
     }
+
+    #[test]
+    fn a_shard_counts_more_commits_at_once_the_more_blocks_are_held() {
+        let steps = [0, 100, 4095, 4096, 20_480, 131_072, u64::MAX].map(step);
+        assert_eq!(steps, [1, 1, 1, 2, 10, MAX_STEP, MAX_STEP]);
+    }
+
+    #[test]
+    fn the_ranks_of_the_first_orders_are_those_published_last() {
+        let oldest = Oldest::default();
+        assert_eq!(oldest.ranks(), [NONE; ORDERS]);
+        oldest.publish(&[1, 2, 3, 4, 5]);
+        assert_eq!(oldest.ranks(), [1, 2, 3, 4, 5]);
+        oldest.publish(&[7]);
+        oldest.publish(&[7, NONE]);
+        assert_eq!(oldest.ranks(), [7, NONE, 3, 4, 5]);
+    }
 }

@@ -279,3 +279,89 @@ impl EvictionPolicy for ActivePolicy {
         self.next_victim(&mut |slot, _| may_go(slot))
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::candidates::Candidates;
+    use super::super::clock::{ORDERS, time_of};
+    use super::*;
+
+    /// Returns the last uses of the first blocks that a policy publishes.
+    fn published(policy: &ActivePolicy) -> [Option<Time>; ORDERS] {
+        let oldest = Oldest::default();
+        policy.publish(&oldest);
+        oldest.ranks().map(|rank| (rank != NONE).then(|| time_of(rank)))
+    }
+
+    /// Returns the other victims in order.
+    fn victims(policy: &mut ActivePolicy) -> Vec<Slot> {
+        std::iter::from_fn(|| policy.victim(&mut |_| true)).collect()
+    }
+
+    #[test]
+    fn each_policy_gets_the_calls_of_its_shard() {
+        for eviction in [Eviction::Lru, Eviction::ScanResistant] {
+            let mut policy = eviction.make(&eviction.across());
+            for slot in 0..5 {
+                policy.set_now(10 + Time::from(slot));
+                policy.insert(slot, 100 + u64::from(slot));
+            }
+            policy.set_now(20);
+            policy.insert_at_depth(5, 105, 3);
+            assert_eq!((policy.hash_of(3), policy.hash_of(6)), (Some(103), None));
+            let upcoming = policy.upcoming();
+            assert_eq!(upcoming, [0, 1, 2, 3, 4, 5].map(Some), "{eviction:?}");
+            assert_eq!(policy.upcoming(), [Some(0)]);
+            assert_eq!(published(&policy), [Some(10), None, None, None, None]);
+            policy.touch(1);
+            policy.remove(2);
+            assert_eq!(policy.victim(&mut |slot| slot != 0), Some(3));
+            assert_eq!(victims(&mut policy).len(), 4);
+            assert_eq!((published(&policy), policy.upcoming()), ([None; ORDERS], [None]));
+            assert!(!policy.has_panicked());
+        }
+    }
+
+    #[test]
+    fn a_scan_resistant_shard_takes_the_choice_of_the_caller() {
+        let across = Eviction::ScanResistant.across();
+        let mut policy = Eviction::ScanResistant.make(&across);
+        let Across::Worth(reuse) = &across else { panic!("{across:?}") };
+        for slot in 0..6 {
+            policy.set_now(10 + Time::from(slot));
+            policy.insert(slot, u64::from(slot));
+        }
+        policy.set_now(100);
+        [0, 1].iter().for_each(|&slot| policy.touch(slot));
+        // Of the order of those that were used once.
+        let oldest = Oldest::default();
+        policy.publish(&oldest);
+        let [_, once, ..] = oldest.ranks();
+        let choice = Candidates::of(reuse, 100, [NONE, once, NONE, NONE, NONE]).unwrap().oldest;
+        policy.set_choice(choice);
+        assert_eq!(policy.victim(&mut |_| true), Some(0));
+        policy.repeat_choice();
+        assert_eq!(policy.victim(&mut |_| true), Some(1));
+        policy.set_other(Some(0.5));
+        assert!(matches!(&policy, ActivePolicy::Scan(scan) if scan.other == Some(0.5)));
+        assert_eq!(victims(&mut policy), [2, 3, 4, 5]);
+    }
+
+    /// The choice between policies: what the shards share decides.
+    #[test]
+    fn policies_have_names_and_compare_shards_by_age_by_worth_or_not() {
+        let own = Eviction::Custom(Arc::new(|| Box::new(Lru::default())));
+        for (eviction, name) in
+            [(Eviction::Lru, "lru"), (Eviction::ScanResistant, "scan-resistant"), (own, "custom")]
+        {
+            let across = eviction.across();
+            let made = match (eviction.make(&across), &across) {
+                (ActivePolicy::Lru(_), Across::Age) => "lru",
+                (ActivePolicy::Scan(_), Across::Worth(_)) => "scan-resistant",
+                (ActivePolicy::Own(_), Across::RoundRobin) => "custom",
+                _ => "another",
+            };
+            assert_eq!((eviction.name(), made), (name, name));
+        }
+    }
+}

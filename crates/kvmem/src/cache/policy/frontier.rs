@@ -120,4 +120,14 @@ mod tests {
         }
         assert_eq!(run(100_000, 8), MAX_RUN as u32);
     }
+
+    #[test]
+    fn the_worths_are_those_that_were_set_last() {
+        let frontier = Frontier::default();
+        assert_eq!(frontier.worths(), (0.0, 0.0));
+        for worths in [(0.5, 0.25), (0.5, 2.0), (3.0, 2.0), (0.0, 2.0)] {
+            frontier.set_worths(worths.0, worths.1);
+            assert_eq!(frontier.worths(), worths);
+        }
+    }
 }

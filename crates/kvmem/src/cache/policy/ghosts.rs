@@ -386,4 +386,116 @@ mod tests {
         assert_eq!(model.len() + absent, all(&ghosts) + dropped);
         assert!(ghosts.buckets.len() * SLOTS <= 20 * 2048 && all(&ghosts) > 2 * 2000);
     }
+
+    #[test]
+    fn steps_end_after_an_eighth_of_what_is_held() {
+        let mut clock = StepClock { now: 0, step: 0, ends: 0, length: 1 };
+        for held in [80, 160, 7, 800] {
+            let (start, began) = (clock.ends, clock.step);
+            let length = (held / STEPS).max(1);
+            for later in 0..3 * length {
+                clock.set(start + later, held);
+                assert_eq!(clock.step, began + 1 + later / length, "{later} of {held}");
+                assert_eq!(clock.ends, start + (1 + later / length) * length);
+            }
+        }
+        // After a pause of any length.
+        clock.set(clock.ends + 12_345, 80);
+        assert!(clock.ends > clock.now && clock.ends <= clock.now + 10);
+    }
+
+    #[test]
+    fn a_full_bucket_drops_the_ghost_that_was_evicted_first() {
+        let clock = StepClock { now: 1000, step: 50, ends: 1010, length: 10 };
+        let mut bucket = Bucket::default();
+        let mut left = Vec::new();
+        let mut add = |bucket: &mut Bucket, clock: &StepClock, tag: u64, used: Time| {
+            let place = bucket.empty_place(clock, &mut |aged| left.push(aged));
+            *place = Packed::new(tag, used, tag as u8, clock.step);
+        };
+        // All of one step: the first place has the first of them.
+        for tag in 0..SLOTS as u64 {
+            add(&mut bucket, &clock, tag, 900 + tag);
+        }
+        for tag in 0..SLOTS as u64 {
+            assert!(bucket.find(tag).is_some_and(|it| it.age(&clock) == 100 - tag));
+        }
+        let later = StepClock { now: 1020, step: 52, ends: 1030, length: 10 };
+        add(&mut bucket, &clock, 100, 950);
+        *bucket.find(5).unwrap() = Packed::new(5, 905, 5, 48);
+        add(&mut bucket, &later, 101, 951);
+        assert!([0, 5].iter().all(|&gone| bucket.find(gone).is_none()));
+        assert!([1, 2, 3, 4, 6, 7, 100, 101].iter().all(|&tag| bucket.find(tag).is_some()));
+        let gone = |uses, age, used| [Aged::Forgotten { uses, age }, Aged::Dropped { used }];
+        assert_eq!(left, [gone(0, 100, 900), gone(5, 115, 905)].concat());
+    }
+
+    /// Adds the ghosts of these keys, used a time unit before, and returns what was forgotten.
+    fn forgotten(
+        ghosts: &mut Ghosts,
+        keys: std::ops::Range<u64>,
+        now: Time,
+        counts: (u64, usize),
+    ) -> Vec<u8> {
+        let mut all = Vec::new();
+        for key in keys {
+            ghosts.add(hash(key), (now - 1, key as u8), now, counts, |aged| {
+                if let Aged::Forgotten { uses, .. } = aged {
+                    all.push(uses);
+                }
+            });
+        }
+        all
+    }
+
+    #[test]
+    fn ghosts_are_forgotten_in_order_after_a_period() {
+        let (held, len) = (80, 100);
+        let mut ghosts = Ghosts::default();
+        assert!(forgotten(&mut ghosts, 0..3, 1000, (held, len)).is_empty());
+        assert!(forgotten(&mut ghosts, 3..6, 1005, (held, len)).is_empty());
+        // One that has returned is not.
+        assert!(ghosts.take(hash(1), 1006, held).is_some_and(|ghost| ghost.forgotten.is_none()));
+        assert!(forgotten(&mut ghosts, 10..11, 1000 + held, (held, len)).is_empty());
+        assert_eq!(forgotten(&mut ghosts, 11..12, 1001 + held, (held, len)), [0, 2]);
+        assert_eq!(forgotten(&mut ghosts, 12..13, 1006 + held, (held, len)), [3, 4, 5]);
+        assert_eq!(ghosts.queue.len(), 3);
+        assert!(ghosts.take(hash(4), 1090, held).is_some_and(|ghost| ghost.forgotten.is_some()));
+        // A ghost is forgotten, too, if a step was longer when it was evicted.
+        let mut ghosts = Ghosts::default();
+        ghosts.clock = StepClock { now: 0, step: 0, ends: 20, length: 20 };
+        assert!(forgotten(&mut ghosts, 0..1, 1, (144, len)).is_empty());
+        assert!(forgotten(&mut ghosts, 1..2, 145, (144, len)).is_empty());
+        assert_eq!(forgotten(&mut ghosts, 2..3, 146, (144, len)), [0]);
+    }
+
+    #[test]
+    fn the_queue_is_as_long_as_a_few_times_the_shard() {
+        for len in [1, 2, 9] {
+            let mut ghosts = Ghosts::default();
+            let max = REMEMBERED as usize * (len + 1);
+            // One commit evicts all of them.
+            for key in 0..3 * max {
+                forgotten(&mut ghosts, key as u64..key as u64 + 1, 1000, (1000, len));
+                assert_eq!(ghosts.queue.len(), max.min(key + 1), "{key} of {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn ghosts_are_found_after_the_table_has_doubled_several_times() {
+        let mut ghosts = Ghosts::default();
+        forgotten(&mut ghosts, 0..40, 1000, (10_000, 20));
+        let before = ghosts.buckets.len();
+        for (key, len) in [(40, 40), (41, 600), (42, 2000)] {
+            forgotten(&mut ghosts, key..key + 1, 1000, (10_000, len));
+        }
+        assert_eq!((before, ghosts.buckets.len(), all(&ghosts)), (32, 4096, 43));
+        for key in 0..43 {
+            let found = ghosts.take(hash(key), 1000, 10_000);
+            let uses = (key as u8).min(31);
+            assert_eq!(found, Some(Ghost { used: 999, uses, forgotten: None }), "{key}");
+        }
+        assert_eq!(all(&ghosts), 0);
+    }
 }

@@ -247,3 +247,6 @@ fn age(what: Aged, shadow: &mut ShadowLru, events: &mut Vec<Event>, reuse: &Reus
         Aged::Dropped { used } => shadow.remove(used),
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

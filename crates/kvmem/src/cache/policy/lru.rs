@@ -157,4 +157,15 @@ mod tests {
         assert_eq!(lru.upcoming().collect::<Vec<_>>(), [1, 2, 0]);
         assert_eq!((order(&mut lru), lru.oldest()), (vec![1, 2, 0], None));
     }
+
+    #[test]
+    fn a_removed_block_is_no_victim_and_a_pinned_one_counts_as_used() {
+        let mut lru = Lru::default();
+        (0..5).for_each(|slot| lru.insert(slot, u64::from(slot)));
+        lru.remove(1);
+        assert_eq!((lru.hash_of(3), lru.hash_of(5)), (Some(3), None));
+        assert_eq!(lru.victim(&mut |slot| slot > 2), Some(3));
+        assert_eq!(lru.victim(&mut |_| false), None);
+        assert_eq!(order(&mut lru), [4, 0, 2]);
+    }
 }

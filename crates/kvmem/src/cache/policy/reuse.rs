@@ -309,4 +309,113 @@ mod tests {
         let due = (1000..1000 + 10 * LEAST).filter(|&now| reuse.is_due(now, 3)).count();
         assert_eq!(due, 10, "not for each block of a small one");
     }
+
+    /// Returns the numbers of uses and of forgotten blocks that are counted for a kind at an age.
+    fn counted(reuse: &Reuse, kind: usize, age: Time) -> (f32, f32) {
+        let counts = reuse.counts.lock();
+        (counts.used[kind][bucket(age)], counts.forgotten[kind][bucket(age)])
+    }
+
+    #[test]
+    fn events_are_counted_by_kind_and_age_and_a_return_takes_a_forgotten_one_back() {
+        let reuse = Reuse::default();
+        let (used, forgotten, returned) = (Event::used, Event::forgotten, Event::returned);
+        // One of each kind, with as many uses as the kind begins or ends with.
+        for (kind, uses) in [(0, 0), (1, 1), (2, 2), (2, 3), (3, 4), (3, 15), (4, 16), (4, 255)] {
+            let age = 100 + 1000 * kind as Time;
+            let before = counted(&reuse, kind, age);
+            reuse.count(&mut vec![used(uses, age), forgotten(uses, age), forgotten(uses, age)]);
+            assert_eq!(counted(&reuse, kind, age), (before.0 + 1.0, before.1 + 2.0), "{uses} uses");
+            reuse.count(&mut vec![returned(uses, age)]);
+            assert_eq!(counted(&reuse, kind, age), (before.0 + 1.0, before.1 + 1.0), "{uses} uses");
+        }
+        reuse.count(&mut vec![returned(0, 100), returned(0, 100), used(0, 1 << 40)]);
+        assert_eq!(counted(&reuse, 0, 100), (1.0, 0.0), "there is none left to take back");
+        assert_eq!(counted(&reuse, 0, Time::from(u32::MAX)), (1.0, 0.0), "the oldest share one");
+        let counts = reuse.counts.lock();
+        let sum = |table: &Table| table.iter().flatten().sum::<f32>();
+        assert_eq!((sum(&counts.used), sum(&counts.forgotten)), (9.0, 7.0));
+    }
+
+    #[test]
+    fn worths_are_shown_after_the_first_updates_and_counts_fade_with_each() {
+        let reuse = Reuse::default();
+        let lru = reuse.worth(0, 1000);
+        reuse.count(&mut (0..1000).map(|_| Event::forgotten(0, 1000)).collect());
+        for round in 1..=FIRST {
+            reuse.learn();
+            assert_eq!(reuse.worth(0, 1000), lru, "after {round} updates");
+        }
+        let left = 1000.0 * KEPT.powi(FIRST as i32);
+        assert!((counted(&reuse, 0, 1000).1 - left).abs() < 0.01);
+        let expected = worths(&reuse.counts.lock());
+        reuse.learn();
+        assert!(reuse.worth(0, 1000) < 0.5 * lru);
+        for (kind, worths) in expected.iter().enumerate() {
+            for (at, &worth) in worths.iter().enumerate() {
+                assert_eq!(reuse.worth(kind, edge(at).ceil() as Time - 1), worth, "{kind} {at}");
+            }
+        }
+    }
+
+    /// Computes the worths from the formula at the head of the file.
+    fn naive(counts: &Counts) -> Vec<Vec<f64>> {
+        let sum = |row: &[f32; BUCKETS]| row.iter().map(|&it| f64::from(it)).sum::<f64>();
+        let used_in_all: f64 = counts.used.iter().map(sum).sum();
+        let all = used_in_all + counts.forgotten.iter().map(sum).sum::<f64>();
+        let share_of_all = if all == 0.0 { 0.5 } else { used_in_all / all };
+        let (prior, last) = (f64::from(PRIOR), BUCKETS - 1);
+        let mut worths: Vec<Vec<f64>> = Vec::new();
+        for (used, forgotten) in counts.used.iter().zip(&counts.forgotten) {
+            let known = sum(used) + sum(forgotten);
+            let share = (sum(used) + prior * share_of_all) / (known + prior);
+            // The uses at an age, and the blocks that reach no later one.
+            let uses = |at: usize| f64::from(used[at]) + prior * share / BUCKETS as f64;
+            let unused = |at: usize| if at == last { prior * (1.0 - share) } else { 0.0 };
+            let end = |at: usize| uses(at) + f64::from(forgotten[at]) + unused(at);
+            let reached: Vec<f64> = (0..=BUCKETS).map(|at| (at..BUCKETS).map(end).sum()).collect();
+            // Blocks leave a bucket evenly over its length.
+            let length = |at: usize| f64::from(edge(at + 1)) - f64::from(edge(at));
+            let spent = |at: usize| (reached[at] + reached[at + 1]) / 2.0 * length(at);
+            let mut kind: Vec<f64> = Vec::new();
+            for from in 0..BUCKETS {
+                let horizons = (from..BUCKETS).scan((0.0, 0.0), |(used, time), at| {
+                    (*used, *time) = (*used + uses(at), *time + spent(at));
+                    Some(*used / *time)
+                });
+                let best = horizons.fold(0.0, f64::max);
+                kind.push(kind.last().map_or(best, |younger| best.min(*younger)));
+            }
+            if let Some(lower) = worths.last() {
+                kind.iter_mut().zip(lower).for_each(|(worth, least)| *worth = worth.max(*least));
+            }
+            worths.push(kind);
+        }
+        worths
+    }
+
+    #[test]
+    fn worths_are_the_most_uses_per_time_over_all_horizons() {
+        let mut random = 1u64;
+        for (every, most) in [(0, 0), (1, 100), (7, 1000), (40, 10), (113, 100_000)] {
+            let mut next = |at: usize| {
+                random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                let count = (random >> 33) % most.max(1);
+                if every > 0 && at.is_multiple_of(every) { count as f32 } else { 0.0 }
+            };
+            let zero = [[0.0; BUCKETS]; KINDS];
+            let mut counts = Counts { used: zero, forgotten: zero, rounds: 0 };
+            for table in [&mut counts.used, &mut counts.forgotten] {
+                table.iter_mut().flatten().enumerate().for_each(|(at, it)| *it = next(at));
+            }
+            let expected = naive(&counts);
+            for (kind, worths) in worths(&counts).iter().enumerate() {
+                for (at, &worth) in worths.iter().enumerate() {
+                    let (worth, expected) = (f64::from(worth), expected[kind][at]);
+                    let is_near = (worth - expected).abs() <= 1e-3 * expected;
+                    assert!(is_near, "every {every}: {worth}, {expected} of {kind} at {at}");
+                }
+            }
+        }
+    }
 }

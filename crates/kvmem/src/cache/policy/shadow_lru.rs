@@ -79,6 +79,12 @@ impl Comparison {
         self.lead.load(Ordering::Relaxed) as i64
     }
 
+    /// Returns whether the cache leads LRU by this number of uses.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn leads_by(&self, uses: i64) -> bool {
+        self.lead() == uses
+    }
+
     /// Notes that only the cache served a use (`1`), or only LRU would have (`-1`).
     pub(super) fn note(&self, more: i64) {
         let max = self.held() as i64 + 1;
@@ -284,5 +290,48 @@ mod tests {
         assert_eq!(shared.lead(), 101);
         shared.update();
         assert_eq!(shared.next_pause.load(Ordering::Relaxed), 512);
+    }
+
+    #[test]
+    fn within_the_interval_of_the_horizon_the_last_uses_count_as_spread_evenly() {
+        // Intervals of 8. LRU has evicted 2 of the 4 blocks that were used from 40 to 47.
+        let mut lru =
+            ShadowLru { first: 5, last: 7, blocks: 10, length_log2: 3, ..Default::default() };
+        lru.counts[5..8].copy_from_slice(&[4, 3, 3]);
+        for used in 0..64 {
+            assert_eq!(lru.holds(used, 8), used >= 44, "{used}");
+            assert_eq!(lru.holds(used, 10), used >= 40, "{used}: all of them");
+            assert_eq!(lru.holds(used, 6), used >= 48, "{used}: none of them");
+        }
+        // The removal of a block of an interval that has none changes nothing.
+        lru.remove(8 * 300);
+        lru.counts[6] = 0;
+        lru.blocks = 7;
+        lru.remove(50);
+        assert_eq!((lru.blocks, lru.counts[6]), (7, 0));
+        lru.remove(47);
+        assert_eq!((lru.blocks, lru.counts[5]), (6, 3));
+    }
+
+    #[test]
+    fn a_shard_without_room_holds_nothing() {
+        let mut lru = ShadowLru::default();
+        lru.add(5, 0);
+        assert!(!lru.holds(5, 0) && lru.holds(6, 0));
+    }
+
+    #[test]
+    fn intervals_are_as_long_as_a_part_of_what_is_held_and_joining_them_loses_no_block() {
+        let mut lru = ShadowLru::default();
+        (100..300).for_each(|now| lru.add(now, 200));
+        for (held, length) in [(0, 0), (63, 0), (64, 1), (127, 1), (300, 3), (100, 3), (8192, 8)] {
+            // A call makes them twice as long at most.
+            (0..8).for_each(|_| lru.fit(held));
+            assert_eq!(lru.length_log2, length, "{held} held");
+            assert_eq!((lru.first, lru.last, lru.blocks), (100 >> length, 299 >> length, 200));
+            let mut counts = [0u32; WINDOW];
+            (100..300).for_each(|now| counts[(now >> length) % WINDOW] += 1);
+            assert_eq!(lru.counts, counts);
+        }
     }
 }

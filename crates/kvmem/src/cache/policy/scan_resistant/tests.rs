@@ -1,5 +1,6 @@
 use std::collections::HashSet;
 
+use super::super::clock::{NONE, time_of};
 use super::*;
 
 /// Slots are used again, as a shard does; keys are their own hashes, mixed.
@@ -135,4 +136,26 @@ fn every_block_goes_once_and_only_if_it_may() {
         assert_eq!(toy.policy.victim(&mut |_| true), Some(pinned));
         assert_eq!(toy.policy.victim(&mut |_| true), None);
     }
+}
+
+#[test]
+fn removed_blocks_are_no_victims_and_blocks_of_one_time_go_in_the_order_of_their_use() {
+    let mut toy = Toy::new(8);
+    toy.policy.set_now(50);
+    (0..6).for_each(|slot| toy.policy.insert(slot, mixed(slot.into())));
+    toy.policy.remove(4);
+    assert_eq!(toy.policy.upcoming().collect::<Vec<_>>(), [0, 1, 2, 3, 5]);
+    toy.policy.set_now(60);
+    [3, 0].iter().for_each(|&slot| toy.policy.touch(slot));
+    let times = |toy: &Toy| toy.policy.oldest().map(|rank| (rank != NONE).then(|| time_of(rank)));
+    assert_eq!(times(&toy), [Some(50), Some(60), None, None, None]);
+    // The caller may choose the order of the next victim, and the same one again.
+    toy.policy.chosen = Some(1);
+    assert_eq!(toy.policy.victim(&mut |_| true), Some(3));
+    toy.policy.repeat_choice();
+    assert_eq!(toy.policy.victim(&mut |_| true), Some(0));
+    toy.policy.repeat_choice();
+    assert_eq!(toy.policy.chosen, None, "that order has no block left");
+    let left: Vec<Slot> = std::iter::from_fn(|| toy.policy.victim(&mut |_| true)).collect();
+    assert_eq!((left, times(&toy)), (vec![1, 2, 5], [None; ORDERS]));
 }
