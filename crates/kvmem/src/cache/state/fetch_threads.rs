@@ -30,3 +30,43 @@ impl FetchThreads {
         mem::forget(mem::take(self.0.get_mut().unwrap_or_else(PoisonError::into_inner)));
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn threads_are_joined_unless_they_are_forgotten_and_no_thread_joins_itself() {
+        let mut threads = FetchThreads::default();
+        let (send, received) = channel::<()>();
+        let (done, end) = channel();
+        threads.add(thread::spawn(move || {
+            let _ = received.recv();
+            done.send(()).expect("the test waits");
+        }));
+        // This one never ends, as if it were the parent's.
+        let (_alive, forever) = channel::<()>();
+        let mut others = FetchThreads::default();
+        others.add(thread::spawn(move || {
+            let _ = forever.recv();
+        }));
+        assert_eq!(others.0.get_mut().unwrap().len(), 1);
+        others.forget();
+        assert_eq!(others.0.get_mut().unwrap().len(), 0);
+        others.join();
+        drop(send);
+        threads.join();
+        assert_eq!((end.try_recv(), threads.0.get_mut().unwrap().len()), (Ok(()), 0));
+        // The last handle of a cache may be that of its own thread.
+        let (give, given) = channel::<FetchThreads>();
+        let itself = thread::spawn(move || given.recv().expect("it is sent").join());
+        let own = FetchThreads::default();
+        let (ended, is_ended) = channel();
+        own.add(thread::spawn(move || ended.send(()).expect("the test waits")));
+        give.send(own).expect("the thread waits");
+        itself.join().unwrap();
+        assert_eq!(is_ended.try_recv(), Ok(()));
+    }
+}

@@ -346,3 +346,6 @@ impl<K: Hash + Eq + Clone, V> FetchesState<K, V> {
         ids.iter().copied().find(|id| !is_done(id))
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;
