@@ -13,6 +13,8 @@
 
 mod barrier;
 mod call;
+#[cfg(all(test, not(loom)))]
+mod child;
 mod errno;
 #[cfg(feature = "fault-injection")]
 pub mod fault;
@@ -32,6 +34,8 @@ pub use call::Call;
 pub use errno::Errno;
 
 pub(crate) use barrier::{barrier, register_barrier};
+#[cfg(all(test, not(loom)))]
+pub(crate) use child::forked;
 pub(crate) use errno::Result;
 pub(crate) use file::{FileId, file_id, file_number, mode, reopen_read_only};
 pub(crate) use file::{

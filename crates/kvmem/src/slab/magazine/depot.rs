@@ -437,3 +437,70 @@ impl<R> Lists<R> {
         self.exchanges.is_multiple_of(EXCHANGES_PER_CLOCK_READ)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Returns a magazine of eight places that has this many rounds.
+    fn magazine(rounds: u32) -> Magazine<u32> {
+        let empty = Magazine::<u32>::new(0, 8).expect("there is memory");
+        let head = empty.into_raw();
+        let places = Magazine::<u32>::rounds(head.as_ptr());
+        // SAFETY: the magazine has eight places, and no other owner since it was given up.
+        unsafe {
+            (0..rounds).for_each(|at| places.add(at as usize).write(at));
+            Magazine::from_raw(head, rounds)
+        }
+    }
+
+    #[test]
+    fn magazines_shrink_by_a_quarter_after_an_interval_without_contention() {
+        let depot = Depot::<u32>::new(0, (8, 100), 64, 1);
+        depot.capacity.store(41, Ordering::Relaxed);
+        let mut out = MagazineChain::new();
+        let sizes: [usize; 7] = std::array::from_fn(|_| {
+            depot.take_idle(&mut out);
+            depot.capacity()
+        });
+        assert_eq!(sizes, [31, 24, 18, 14, 11, 9, 8]);
+    }
+
+    #[test]
+    fn a_lock_that_is_found_taken_now_and_then_leaves_the_size_as_it_is() {
+        let depot = Depot::<u32>::new(0, (8, 100), 64, 1);
+        while depot.contention() == 0 {
+            depot.prefork();
+            std::thread::scope(|scope| {
+                let other = scope.spawn(|| depot.give_empty(0, magazine(0)));
+                // Another turn if the thread was too slow to find the lock taken.
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                depot.postfork();
+                other.join().expect("no panic");
+            });
+        }
+        assert_eq!(depot.capacity(), 8);
+    }
+
+    #[test]
+    fn nodes_are_holders_while_they_have_full_magazines() {
+        let (depot, holders) = (Depot::<u32>::new(0, (8, 8), 64, 2), Holders::new());
+        assert_eq!((depot.holders(), depot.is_empty(&holders)), (0, true));
+        assert!(depot.take_one_full().is_none());
+        depot.give_full(1, magazine(5), &holders);
+        depot.give_full(1, magazine(3), &holders);
+        assert_eq!((depot.holders(), holders.count()), (1, 1));
+        depot.give_full(0, magazine(8), &holders);
+        assert_eq!((depot.holders(), holders.count()), (2, 2));
+        assert_eq!(depot.counts(), DepotCounts { full: 3, rounds: 16, exchanges: 0 });
+        // Magazines of eight rounds, of which a node may have so many.
+        let limits = |node| [0, 1, 2].map(|max| depot.is_at_limit(node, max));
+        assert_eq!((limits(0), limits(1)), ([true, true, false], [true, true, false]));
+        let (full, gone) = depot.take_one_full().expect("there are three");
+        assert_eq!((full.count(), gone), (8, 1), "the first node goes first");
+        assert_eq!((limits(0), depot.holders()), ([true, false, false], 1));
+        let taken = [depot.take_one_full(), depot.take_one_full()].map(Option::unwrap);
+        assert_eq!(taken.map(|(full, gone)| (full.count(), gone)), [(3, 0), (5, 1)]);
+        assert!(depot.take_one_full().is_none() && depot.is_empty(&holders));
+    }
+}

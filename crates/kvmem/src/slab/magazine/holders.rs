@@ -54,3 +54,17 @@ impl Holders {
         self.0.store(count, Ordering::Relaxed);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_counts_anew() {
+        let holders = Holders::new();
+        (0..3).for_each(|_| holders.add());
+        holders.remove(1);
+        holders.reset_in_child(7);
+        assert_eq!(holders.count(), 7);
+    }
+}

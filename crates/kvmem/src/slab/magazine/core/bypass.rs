@@ -184,4 +184,19 @@ mod tests {
         }
         assert_eq!(bypass.reclaims(), 99 + 8 + 1);
     }
+
+    #[test]
+    fn a_child_has_no_reclaiming_threads_and_caches_only_if_its_parent_did() {
+        let bypass = Bypass::new();
+        std::mem::forget([bypass.disable(), bypass.disable()]);
+        assert!(bypass.is_active());
+        bypass.reset_in_child();
+        assert!(!bypass.is_active());
+        bypass.close();
+        std::mem::forget(bypass.disable());
+        bypass.reset_in_child();
+        assert!(bypass.is_active());
+        bypass.open();
+        assert!(!bypass.is_active());
+    }
 }

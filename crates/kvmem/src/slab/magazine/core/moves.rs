@@ -67,3 +67,23 @@ impl Drop for Move<'_> {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_counts_unless_a_move_overlaps_and_a_child_has_none() {
+        let moves = Moves::new();
+        assert_eq!(moves.consistent_read(|| drop(moves.begin(true))), None);
+        drop(moves.begin(true));
+        let untracked = moves.begin(false);
+        assert_eq!(moves.consistent_read(|| 7), Some(7));
+        drop(untracked);
+        // The thread that moves rounds does not exist in a child.
+        std::mem::forget(moves.begin(true));
+        assert_eq!(moves.consistent_read(|| 7), None);
+        moves.reset_in_child();
+        assert_eq!(moves.consistent_read(|| 7), Some(7));
+    }
+}

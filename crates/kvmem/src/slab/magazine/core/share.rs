@@ -101,4 +101,36 @@ mod tests {
             }
         }
     }
+
+    /// A source that has no rounds.
+    struct Nothing;
+
+    impl RoundSource<u32> for Nothing {
+        fn refill(&self, _: usize, _: usize, _: &mut Vec<u32>) {}
+        fn drain(&self, _: usize, _: &mut Vec<u32>) {}
+        fn round_bytes(&self, _: usize) -> usize {
+            64
+        }
+    }
+
+    #[test]
+    fn the_share_has_halved_if_the_bound_has_since_the_last_trim() {
+        const BOUND: u64 = 8 << 10;
+        let settings = super::super::super::settings::MagazineSettings::new(1);
+        let settings = super::super::super::settings::MagazineSettings {
+            max_cached_bytes: Some(BOUND),
+            ..settings
+        };
+        let core = MagazineCore::new(Nothing, settings);
+        core.trim();
+        assert!(!core.has_halved());
+        for (bytes, halved) in [(BOUND / 2 + 8, false), (BOUND / 2, true), (BOUND / 8, true)] {
+            core.set_max_cached_bytes(bytes);
+            assert_eq!(core.has_halved(), halved, "{bytes}");
+        }
+        core.trim();
+        assert!(!core.has_halved());
+        core.set_max_cached_bytes(2 * BOUND);
+        assert!(!core.has_halved());
+    }
 }

@@ -83,3 +83,24 @@ impl Transfers {
         self.in_flight.iter().for_each(|in_flight| in_flight.store(0, Ordering::Relaxed));
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_waits_for_no_transfer() {
+        let transfers = Transfers::new();
+        let before = transfers.begin();
+        assert!(!transfers.was_trimmed(&before));
+        let epoch = transfers.next_epoch();
+        let after = transfers.begin();
+        assert!(transfers.was_trimmed(&before) && !transfers.was_trimmed(&after));
+        let in_flight = || transfers.in_flight.each_ref().map(|it| it.load(Ordering::Relaxed));
+        assert_eq!((in_flight(), transfers.trims()), ([1, 1], 1));
+        std::mem::forget([before, after]);
+        transfers.reset_in_child();
+        assert_eq!(in_flight(), [0, 0]);
+        transfers.wait(epoch);
+    }
+}

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 
 use super::{TestMagazines, instance, without_kernel_faults};
+use crate::sys::forked;
 
 fn get_and_put(magazines: &TestMagazines) {
     let round = magazines.get(0).expect("the source has more");
@@ -141,26 +142,6 @@ fn destructors_of_thread_locals_may_use_it() {
     assert_eq!(source.out(), 0);
 }
 
-/// Runs `child` in a forked child and returns its exit status.
-pub(super) fn forked(child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child takes only locks of this layer and of the C library, which are free after a
-    // fork, and those of the source, which no other thread uses meanwhile; it ends with _exit.
-    match unsafe { libc::fork() } {
-        // SAFETY: ends the child at once.
-        0 => unsafe {
-            libc::alarm(20);
-            libc::_exit(child())
-        },
-        pid => {
-            let mut status = 0;
-            // SAFETY: waits for this process's own child.
-            assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-            assert!(libc::WIFEXITED(status), "the child died: {status:#x}");
-            libc::WEXITSTATUS(status)
-        }
-    }
-}
-
 #[test]
 #[cfg_attr(miri, ignore = "forks")]
 fn a_child_finds_every_round_and_every_lock_free() {
@@ -241,4 +222,19 @@ fn without_the_kernels_barrier_owners_make_fences() {
         assert_eq!(source.out(), 0);
         drop(plan);
     }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn a_fork_takes_and_releases_the_locks_of_the_source_on_both_sides() {
+    let _plan = without_kernel_faults();
+    let (magazines, source) = instance(1, 1000);
+    get_and_put(&magazines);
+    let forks = || source.forks.each_ref().map(|it| it.load(Ordering::Relaxed));
+    // Concurrent tests may fork, too.
+    let before = forks()[0];
+    let status = forked(|| i32::from(forks()[0] == before || forks()[0] != forks()[1]));
+    assert_eq!(status, 0);
+    assert!(forks()[0] > before);
+    get_and_put(&magazines);
 }

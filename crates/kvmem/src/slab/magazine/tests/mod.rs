@@ -1,9 +1,11 @@
 //! The whole layer above a source that tracks its rounds.
 
+mod batches;
 mod ends;
 mod model;
 mod nodes;
 mod share;
+mod tracked;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -29,6 +31,8 @@ struct CountingSource {
     limit: usize,
     /// Refills and drains so far.
     calls: AtomicUsize,
+    /// Calls of `prefork`, and of `postfork`.
+    forks: [AtomicUsize; 2],
 }
 
 #[derive(Default)]
@@ -44,6 +48,7 @@ impl CountingSource {
             classes: (0..classes).map(|_| Mutex::default()).collect(),
             limit,
             calls: AtomicUsize::new(0),
+            forks: Default::default(),
         })
     }
 
@@ -90,6 +95,14 @@ impl RoundSource<usize> for Arc<CountingSource> {
 
     fn round_bytes(&self, class: usize) -> usize {
         64 << class
+    }
+
+    fn prefork(&self) {
+        self.forks[0].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn postfork(&self) {
+        self.forks[1].fetch_add(1, Ordering::Relaxed);
     }
 }
 

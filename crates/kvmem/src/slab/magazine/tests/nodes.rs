@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::ends::forked;
 use super::model::Worker;
 use super::{
     CountingSource, Depot, FakeTopology, HERE, Holders, Magazine, MagazineChain, MagazineSettings,
     Magazines, ManualClock, TestMagazines, without_kernel_faults,
 };
+use crate::sys::forked;
 
 struct NodesFixture {
     magazines: Arc<TestMagazines>,

@@ -163,3 +163,18 @@ impl<R: Copy + 'static> CacheList<R> {
         self.readers.store(0, Ordering::Relaxed);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_has_no_readers() {
+        let list = Caches::<u32>::new().list();
+        let inside = list.read_unlocked(|_| list.readers.load(Ordering::Relaxed));
+        assert_eq!((inside, list.readers.load(Ordering::Relaxed)), (1, 0));
+        list.readers.store(3, Ordering::Relaxed);
+        list.reset_in_child();
+        assert_eq!(list.readers.load(Ordering::Relaxed), 0);
+    }
+}

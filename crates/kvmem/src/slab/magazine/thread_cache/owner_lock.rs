@@ -162,3 +162,69 @@ impl Drop for OwnerGuard<'_> {
         self.0.busy.store(false, Ordering::Release);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_and_a_stopper_are_never_both_inside() {
+        // Both make fences of their own: the kernel is not needed.
+        let (lock, count) = (OwnerLock::new(true), AtomicU32::new(0));
+        // Not one step: a second thread inside loses one of them.
+        let add = || count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let turns = if cfg!(miri) { 20 } else { 2000 };
+        std::thread::scope(|scope| {
+            let owner = scope.spawn(|| {
+                for _ in 0..turns {
+                    // SAFETY: this thread is the owner, and does not hold the lock.
+                    let inside = unsafe { lock.enter() };
+                    add();
+                    drop(inside);
+                }
+            });
+            let mut stops = 0;
+            while stops < turns || !owner.is_finished() {
+                lock.stop();
+                fence(Ordering::SeqCst);
+                assert!(lock.wait_until_out(false));
+                add();
+                // SAFETY: this thread has called `stop`, and adds no more.
+                unsafe { lock.resume() };
+                stops += 1;
+            }
+            owner.join().expect("no panic");
+            assert_eq!(count.load(Ordering::Relaxed), turns + stops);
+        });
+    }
+
+    #[test]
+    fn an_owner_that_has_waited_makes_fences_only_if_it_has_to() {
+        for fenced in [false, true] {
+            let lock = OwnerLock::new(false);
+            lock.stop();
+            if fenced {
+                lock.make_fenced();
+            }
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    // SAFETY: this thread is the owner, and does not hold the lock.
+                    drop(unsafe { lock.enter() });
+                });
+                // It has seen the request at the earliest.
+                while fenced && !lock.fences.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                // SAFETY: this thread has called `stop`, and uses nothing.
+                unsafe { lock.resume() };
+            });
+            assert_eq!(lock.fences.load(Ordering::Relaxed), fenced);
+            lock.stop();
+            assert_eq!(lock.wait_until_out(false), fenced);
+            // SAFETY: this thread has called `stop`, and uses nothing.
+            unsafe { lock.resume() };
+            // SAFETY: there is no other thread, so this one is the owner.
+            assert_eq!(unsafe { lock.try_enter() }.is_some(), !fenced);
+        }
+    }
+}
