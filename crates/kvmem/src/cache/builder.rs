@@ -222,7 +222,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
                 return Err(KvCacheSetupError::Shards { requested, limit: MOST_SHARDS });
             }
             Some(requested) => requested.next_power_of_two(),
-            None => usual_shards(blocks),
+            None => usual_shards(blocks, processors()),
         };
         let limits = CacheLimits { bytes, blocks };
         Ok(KvCache::with_parts(
@@ -244,8 +244,9 @@ impl<K> KvCacheBuilder<K> {
     }
 }
 
-fn usual_shards(blocks: u64) -> usize {
-    let wished = (4 * processors()).next_power_of_two().clamp(16, MOST_SHARDS);
+/// Returns the number of shards of a cache of so many blocks, on a machine with so many processors.
+fn usual_shards(blocks: u64, processors: usize) -> usize {
+    let wished = (4 * processors).next_power_of_two().clamp(16, MOST_SHARDS);
     let sensible = (blocks / BLOCKS_IN_SHARD).max(1);
     // Down to a power of two.
     wished.min(1 << sensible.ilog2().min(MOST_SHARDS.ilog2()))
@@ -259,5 +260,18 @@ impl<K> fmt::Debug for KvCacheBuilder<K> {
             .field("eviction", &self.eviction)
             .field("shards", &self.shards)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_four_shards_for_each_processor_and_enough_blocks_in_each() {
+        let shards = [1, 4, 5, 48, 2000].map(|processors| usual_shards(MOST_BLOCKS, processors));
+        assert_eq!(shards, [16, 16, 32, 256, MOST_SHARDS]);
+        let blocks = [1, 127, 128, 64 * 16, 64 * 100, 64 * 10_000];
+        assert_eq!(blocks.map(|blocks| usual_shards(blocks, 48)), [1, 1, 2, 16, 64, 256]);
     }
 }

@@ -15,6 +15,8 @@ mod reservation;
 mod source;
 mod state;
 mod stats;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub use builder::KvCacheBuilder;
 pub use error::{KvCacheError, KvCacheSetupError, LowerTierError};

@@ -461,3 +461,36 @@ impl<K: Eq> ShardState<K> {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::cache::Eviction;
+    use crate::cache::index::CacheLimits;
+    use crate::cache::policy::Across;
+
+    #[test]
+    fn a_shard_compares_its_victims_now_and_then_and_evicts_alone_as_often_as_it_may() {
+        let usage = Usage::new(CacheLimits { bytes: 1, blocks: 1 });
+        let mut state = ShardState::<u64>::new(Eviction::Lru.make(&Across::Age), false);
+        let attempt = |state: &mut ShardState<u64>| assert!(state.evict(None, &usage).is_none());
+        for _ in 0..2 {
+            for attempts in 0..COMPARED_EVERY {
+                assert!(!state.must_compare(), "after {attempts} attempts");
+                attempt(&mut state);
+            }
+            assert!(state.must_compare());
+            attempt(&mut state);
+            assert!(state.must_compare());
+            state.set_compared();
+        }
+        assert!(!state.is_allowed() && !state.begin_allowed());
+        state.allow(2);
+        assert!(state.is_allowed() && state.begin_allowed());
+        assert!(state.is_allowed() && state.begin_allowed());
+        assert!(!state.is_allowed() && !state.begin_allowed());
+        state.allow(3);
+        state.set_compared();
+        assert!(!state.is_allowed(), "a comparison ends the run");
+    }
+}

@@ -101,7 +101,7 @@ impl<K> CacheState<K> {
     }
 
     /// Returns the number of commits so far. O(shards).
-    pub(super) fn commits(&self) -> u64 {
+    pub(in crate::cache) fn commits(&self) -> u64 {
         self.shards.iter().map(|shard| shard.changes.insertions.get()).sum()
     }
 

@@ -114,7 +114,7 @@ impl<K: Hash + Eq> CacheState<K> {
 
     /// Waits for a lower tier that keeps values pinned; see `Tier::wait_for_release`.
     #[cold]
-    fn waited_for_release(&self, seen: u64) -> Option<u64> {
+    pub(in crate::cache) fn waited_for_release(&self, seen: u64) -> Option<u64> {
         self.lower_tier.as_ref()?.tier.wait_for_release(seen)
     }
 }

@@ -3,32 +3,14 @@
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
 
 use super::{Lease, Leased};
-use crate::arena::PageSize;
-use crate::cache::{KvCache, KvCacheBuilder, Pinned, Reservation};
-use crate::pool::Pool;
+use crate::cache::tests::{held, one_shard, pool};
+use crate::cache::{KvCache, Pinned, Reservation};
+use crate::tier::TierHints;
 
 mod histories;
-
-/// Returns a pool of base pages without magazines: a freed range is free at once.
-fn pool(bytes: usize) -> Pool {
-    let builder = Pool::builder(bytes).ladder(PageSize::Base).auto_hot_sizes(false);
-    builder.build().expect("base pages are available")
-}
-
-/// Returns a cache with one shard, in which the next victim is known.
-fn one_shard(
-    pool: &Pool,
-    settings: impl FnOnce(KvCacheBuilder<u64>) -> KvCacheBuilder<u64>,
-) -> KvCache<u64> {
-    settings(KvCache::<u64>::builder(pool).shards(1)).build().expect("sensible settings")
-}
-
-/// Returns those of `keys` that the cache holds. This does not count as use.
-fn held(cache: &KvCache<u64>, keys: std::ops::Range<u64>) -> Vec<u64> {
-    keys.filter(|key| cache.contains_in_memory(key)).collect()
-}
 
 fn is_valid<K>(cache: &KvCache<K>, lease: &Lease<K>) -> bool {
     let (hash, number) = (lease.hash(), lease.number());
@@ -206,4 +188,26 @@ fn keys_of_one_hash_break_more_leases_and_supersede_no_other_values() {
     assert!(!is_valid(&cache, &lease));
     drop(lease);
     cache.check().unwrap();
+}
+
+#[test]
+fn a_value_that_is_inserted_while_an_expired_one_is_evicted_is_present() {
+    let past = TierHints { ttl: Some(Duration::ZERO), ..TierHints::default() };
+    for newer in [TierHints::default(), past] {
+        let cache = with_sink(64 << 10, move |cache, pinned: Pinned<u64>| {
+            if pinned.bytes() == b"expired" {
+                cache.insert_with(1, b"newer", newer).map_err(drop)?;
+            }
+            Ok(())
+        });
+        cache.insert_with(1, b"expired", past).unwrap();
+        let found = cache.lease(&1);
+        if newer.ttl.is_some() {
+            assert!(matches!(found, Leased::Lease(_)), "it has expired, too");
+        } else {
+            let Leased::Present(pinned) = found else { panic!("there is a value") };
+            assert_eq!(pinned.bytes(), b"newer");
+        }
+        assert_eq!(cache.stats().evictions, 1);
+    }
 }
