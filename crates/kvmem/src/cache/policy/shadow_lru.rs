@@ -75,14 +75,9 @@ impl Comparison {
         }
     }
 
-    fn lead(&self) -> i64 {
+    /// Returns the uses that the cache served, less those that LRU would have served.
+    pub(super) fn lead(&self) -> i64 {
         self.lead.load(Ordering::Relaxed) as i64
-    }
-
-    /// Returns whether the cache leads LRU by this number of uses.
-    #[cfg(all(test, not(loom)))]
-    pub(super) fn leads_by(&self, uses: i64) -> bool {
-        self.lead() == uses
     }
 
     /// Notes that only the cache served a use (`1`), or only LRU would have (`-1`).

@@ -40,8 +40,14 @@ fn figures_count_each_call_once_over_all_shards() {
     assert!(!cache.is_empty() && cache.len() == 37);
     cache.insert(there[20], &[3; 50]).unwrap();
     assert_eq!((cache.stats().replacements, cache.stats().insertions), (1, 66));
+    // A value that was fetched comes too late.
+    let Leased::Lease(lease) = cache.lease(&500) else { panic!("there is no value") };
+    let fetched = cache.reserve(500, 50).unwrap();
+    cache.insert(500, b"newer").unwrap();
+    assert_eq!(fetched.commit_fetched(lease).unwrap_err().unwrap().bytes(), b"newer");
+    assert_eq!((cache.stats().superseded, cache.stats().insertions), (1, 67));
     cache.clear_in_memory();
-    assert_eq!((cache.stats().removals, cache.stats().bytes), (40, 0));
+    assert_eq!((cache.stats().removals, cache.stats().bytes), (41, 0));
     assert!(cache.is_empty());
 }
 

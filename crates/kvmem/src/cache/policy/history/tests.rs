@@ -84,10 +84,7 @@ fn insertions_are_the_clock_and_an_evicted_block_returns_with_its_uses() {
 #[test]
 fn uses_that_only_one_of_the_two_policies_serves_move_the_lead() {
     let mut owner = Owner::default();
-    let lead = |owner: &Owner| {
-        let comparison = &owner.history.reuse.comparison;
-        (-3..=4).find(|lead| comparison.leads_by(*lead)).expect("it is small")
-    };
+    let lead = |owner: &Owner| owner.history.reuse.comparison.lead();
     (0..4).for_each(|slot| owner.insert(slot, hash(slot.into())));
     // LRU would have evicted the block at 0.
     owner.evict(3);
