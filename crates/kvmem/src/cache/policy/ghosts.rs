@@ -462,8 +462,8 @@ mod tests {
         assert_eq!(ghosts.queue.len(), 3);
         assert!(ghosts.take(hash(4), 1090, held).is_some_and(|ghost| ghost.forgotten.is_some()));
         // A ghost is forgotten, too, if a step was longer when it was evicted.
-        let mut ghosts = Ghosts::default();
-        ghosts.clock = StepClock { now: 0, step: 0, ends: 20, length: 20 };
+        let clock = StepClock { now: 0, step: 0, ends: 21, length: 20 };
+        let mut ghosts = Ghosts { clock, ..Ghosts::default() };
         assert!(forgotten(&mut ghosts, 0..1, 1, (144, len)).is_empty());
         assert!(forgotten(&mut ghosts, 1..2, 145, (144, len)).is_empty());
         assert_eq!(forgotten(&mut ghosts, 2..3, 146, (144, len)), [0]);

@@ -15,10 +15,13 @@ use crate::pool::Pool;
 use crate::sys::forked;
 use crate::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHints, TierHit, TierRead, TierValue};
 
+/// Bytes and hints.
+type TestValue = (Vec<u8>, TierHints);
+
 /// A tier in memory whose look-ups panic if that is set.
 #[derive(Debug, Default)]
 struct MapTier {
-    values: Mutex<HashMap<Vec<u8>, (Vec<u8>, TierHints)>>,
+    values: Mutex<HashMap<Vec<u8>, TestValue>>,
     panics: AtomicBool,
     /// The calls of [`Tier::fetch`], which wait for this lock.
     fetches: Mutex<u32>,
@@ -128,7 +131,11 @@ fn a_tier_that_panics_leaves_no_fetch_behind() {
     cache.evict_to(0);
     tier.panics.store(true, Ordering::Relaxed);
     for _ in 0..2 {
+        // Another thread may wait for the same fetch.
+        let others = cache.inner.fetches.join([1].iter(), |_, _| true);
         assert!(catch_unwind(AssertUnwindSafe(|| cache.get(&1))).is_err());
+        assert!(cache.inner.fetches.are_done(&others));
+        assert!(matches!(&cache.inner.fetches.leave(&others, false)[..], [None]));
     }
     tier.panics.store(false, Ordering::Relaxed);
     assert_eq!(cache.get(&1).unwrap().bytes(), b"one");

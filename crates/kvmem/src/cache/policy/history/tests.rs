@@ -130,3 +130,19 @@ fn events_are_counted_several_at_once() {
     (0..COLLECTED).for_each(|_| owner.touch(0));
     assert_eq!((owner.history.events.len(), owner.known(0)), (0, (48, 481)));
 }
+
+#[test]
+fn the_shadow_follows_the_uses_of_blocks_that_are_held() {
+    let mut owner = Owner::default();
+    (0..3).for_each(|slot| owner.insert(slot, hash(slot.into())));
+    for slot in [0, 1] {
+        owner.history.now += 5;
+        owner.touch(slot);
+    }
+    owner.evict(2);
+    owner.insert(2, hash(100));
+    owner.evict(0);
+    // LRU evicted this one, too, for the new block.
+    owner.insert(0, hash(2));
+    assert_eq!(owner.history.reuse.comparison.lead(), 0);
+}
