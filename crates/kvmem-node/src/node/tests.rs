@@ -5,10 +5,14 @@ mod chains;
 mod curve;
 mod drain;
 mod events;
+mod fetching;
 mod formats;
 mod misses;
+mod model_tier;
+mod removing;
 mod resize;
 mod sessions;
+mod storing;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -20,7 +20,12 @@ impl Node {
                     self.value_stored(value, *stored);
                 }
                 let stored = values.iter().filter(|(_, stored)| *stored);
-                self.touch_ancestors(&stored.map(|(value, _)| value.slot).collect::<Vec<_>>());
+                let stored: Vec<u32> = stored.map(|(value, _)| value.slot).collect();
+                if stored.is_empty() {
+                    // A tier that takes no values would be offered the same ones without an end.
+                    self.stop_storing();
+                }
+                self.touch_ancestors(&stored);
                 Vec::new()
             }
             TierDone::Fetched(values) => {

@@ -37,16 +37,27 @@ impl Node {
     /// Stores values that would be evicted next, if the memory is full enough.
     pub(crate) fn store_ahead(&mut self) {
         let Some(queue) = &self.tier else { return };
-        let changes = queue.changes + self.counters.committed;
-        if !self.may_store() || queue.idle_at == Some(changes) {
+        let is_idle = queue.idle_at == Some(self.store_changes());
+        if !self.may_store() || is_idle {
             return;
         }
         let values = self.next_to_store();
         if values.is_empty() {
-            self.tier.as_mut().expect("it was just there").idle_at = Some(changes);
+            self.stop_storing();
         } else {
             self.begin_storing(values);
         }
+    }
+
+    /// Counts what may change which values are to be stored.
+    fn store_changes(&self) -> u64 {
+        self.tier.as_ref().map_or(0, |it| it.changes) + self.counters.committed
+    }
+
+    /// Stores nothing ahead before something has changed.
+    pub(super) fn stop_storing(&mut self) {
+        let changes = self.store_changes();
+        self.tier.as_mut().expect("there is a tier").idle_at = Some(changes);
     }
 
     /// Returns whether one more job may store values now.
@@ -254,7 +265,6 @@ impl Node {
     pub(super) fn value_stored(&mut self, value: &Storing, stored: bool) {
         let queue = self.tier.as_mut().expect("there is a tier");
         queue.storing_bytes -= value.len;
-        // A value that the tier does not take is not offered again and again.
         queue.changes += u64::from(stored);
         self.counters.tier_not_stored += u64::from(!stored);
         if stored {

@@ -18,7 +18,7 @@ impl Node {
     /// Marks a value that leaves the memory as used in the tier, then its ancestors, so that the
     /// tier evicts none of them before it. Those that were marked lately stay as they are: the
     /// values of a chain leave the memory one after the other.
-    pub(super) fn touch_chain(&mut self, slot: u32) {
+    pub(in crate::node) fn touch_chain(&mut self, slot: u32) {
         let queue = self.tier.as_mut().expect("there is a tier");
         queue.leavings += 1;
         let now = queue.leavings;
