@@ -208,9 +208,6 @@ impl Node {
             let Some(word) = entry.word().filter(|word| word.state != State::Free) else {
                 continue;
             };
-            if !self.has_extent(slot) {
-                continue;
-            }
             if may_be_read_into && word.state == State::Reserved && entry.users().next().is_none() {
                 // The earlier server has reserved it for a value of its tier.
                 self.unfinished_reads.push(slot);
@@ -284,11 +281,6 @@ impl Node {
         }
     }
 
-    /// Returns whether a recovery has allocated the extent of an entry.
-    fn has_extent(&self, slot: u32) -> bool {
-        self.space.resolve_raw(self.locals[slot as usize].extent).is_ok()
-    }
-
     fn session_numbered(&mut self, number: usize) -> &mut Session {
         self.sessions.at_mut(number).expect("the session lives")
     }
@@ -311,7 +303,6 @@ impl Node {
     /// Makes the values known under their keys, and evictable in the order of their last use.
     fn restore_values(&mut self, report: &mut RecoveryReport) {
         let mut values: Vec<(u64, u64, u32)> = (0..self.locals.len() as u32)
-            .filter(|slot| self.has_extent(*slot))
             .filter(|slot| self.word(*slot).state == State::Committed)
             .map(|slot| (self.entry(slot).order(), self.entry(slot).batch(), slot))
             .collect();

@@ -386,7 +386,7 @@ impl Node {
         let map = self.space.map();
         let below: Vec<_> = map.iter().rev().skip_while(|it| it.offset >= top).collect();
         let many = below.get(CHUNK_RANGES).map_or(0, |it| it.offset);
-        let least = top.saturating_sub(CHUNK_BYTES).max(many).min(top - 1);
+        let least = top.saturating_sub(CHUNK_BYTES).max(many);
         let bottom = (least / page * page).max(wanted);
         self.resizing.closed_from = bottom;
         let free = below.into_iter().take_while(|it| it.offset + it.size > bottom);

@@ -161,7 +161,7 @@ impl Node {
             known: HashMap::new(),
             found: VecDeque::new(),
             parents: TierParents::default(),
-            leavings: LATELY + 1,
+            leavings: LATELY,
             fetched_into: HashMap::new(),
             fetching_bytes: 0,
             storing_bytes: 0,
