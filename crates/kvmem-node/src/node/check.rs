@@ -1,5 +1,6 @@
 //! *Check*: the numbered invariants of a node, for tests and fuzz targets.
 
+use super::lists::PRIORITIES;
 use super::node::Node;
 use crate::format::{MAX_SESSIONS, State};
 
@@ -188,7 +189,8 @@ impl Node {
                 }
                 for (order, slot) in list.records(&self.locals) {
                     let entry = self.entry(slot);
-                    let of = (entry.namespace(), entry.priority(), entry.order());
+                    let level = entry.priority().min(PRIORITIES as u8 - 1);
+                    let of = (entry.namespace(), level, entry.order());
                     let own = self.history.as_ref().map_or(0, |it| it.kind(slot));
                     let twice = std::mem::replace(&mut recorded[slot as usize], true);
                     if of != (namespace, priority, order) || own != kind || twice {

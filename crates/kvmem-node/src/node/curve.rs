@@ -150,3 +150,50 @@ impl Node {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_age_is_corrected_by_a_part_for_each_value() {
+        let mut curve = Curve::default();
+        let mut corrected = |age, weight, share| {
+            curve.correct(age, weight, share);
+            (curve.age, curve.half_age)
+        };
+        // The first value that half of the memory may lack.
+        assert_eq!(corrected(1000, 1.0, 1.0), (f64::INFINITY, u64::MAX));
+        assert_eq!(corrected(1000, 1.0, 0.5), (1000.0, 1000));
+        // Older values make it longer, and others shorter: half of a 32nd each.
+        assert_eq!(corrected(1001, 1.0, 0.5), (1015.625, 1015));
+        assert_eq!(corrected(1001, 1.0, 0.5), (1015.625 * (1.0 - 1.0 / 64.0), 999));
+        // A value counts for its bytes, and at most for eight values. A quarter is to be younger.
+        let age = 1015.625 * (1.0 - 1.0 / 64.0);
+        assert_eq!(corrected(5000, 2.0, 0.25).0, age * (1.0 + 1.0 / 64.0));
+        let age = age * (1.0 + 1.0 / 64.0);
+        assert_eq!(corrected(0, 100.0, 0.25).0, age * (1.0 - 3.0 / 16.0));
+        // One that is as old makes it shorter.
+        let mut curve = Curve { age: 64.0, ..Curve::default() };
+        curve.correct(64, 1.0, 0.5);
+        assert_eq!(curve.age, 63.0);
+        (0..1000).for_each(|_| curve.correct(0, 8.0, 0.5));
+        assert_eq!((curve.age, curve.half_age), (1.0, 1));
+        curve.correct(0, 1.0, 2.0);
+        assert_eq!(curve.half_age, u64::MAX, "half of the memory has all");
+    }
+
+    #[test]
+    fn hits_with_more_memory_are_at_most_all_keys() {
+        let mut curve = Curve { keys: 10, ..Curve::default() };
+        assert_eq!(curve.hits(4, 0), 4);
+        let mut stack = Box::new(EvictedStack::new(10));
+        stack.push(1, 5);
+        stack.push(2, 20);
+        (0..3).for_each(|_| stack.count_miss(2));
+        curve.stack = Some(stack);
+        assert_eq!([0, 1, 2].map(|segment| curve.hits(4, segment)), [4, 7, 7]);
+        assert_eq!(curve.hits(8, 1), 10);
+        assert_eq!(curve.hits(12, 1), 12, "values of before the server's start");
+    }
+}

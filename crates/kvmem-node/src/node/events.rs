@@ -321,6 +321,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_start_has_an_epoch_and_counts_from_zero() {
+        for _ in 0..100 {
+            let start = random_start();
+            assert!((1..END >> COUNTER_BITS).contains(&(start >> COUNTER_BITS)), "{start:#x}");
+            assert_eq!(start.trailing_zeros().min(COUNTER_BITS), COUNTER_BITS, "{start:#x}");
+        }
+    }
+
+    #[test]
     fn dropped_events_are_reported() {
         let mut log = EventLog::new(3);
         let start = log.next;

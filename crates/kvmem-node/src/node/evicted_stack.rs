@@ -383,6 +383,16 @@ mod tests {
     }
 
     #[test]
+    fn a_stack_is_exact_until_it_is_full() {
+        let mut stack = EvictedStack::new(1 << 20);
+        let full = MAX_TRACKED as u64;
+        (0..full).for_each(|key| stack.push(hash_of(key), 1));
+        assert_eq!((stack.by_hash.len(), stack.shift), (MAX_TRACKED, 0));
+        stack.push(hash_of(full), 1);
+        assert_eq!(stack.shift, 1);
+    }
+
+    #[test]
     fn memory_is_bounded_and_hits_are_weighed() {
         let mut stack = EvictedStack::new(1 << 20);
         let keys = 100_000;

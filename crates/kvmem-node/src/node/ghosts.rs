@@ -123,6 +123,14 @@ mod tests {
     }
 
     #[test]
+    fn buckets_are_apart_and_full_before_a_record_is_replaced() {
+        let mut ghosts = Ghosts::new(64);
+        let hashes = || (1..=4_u64).flat_map(|at| (0..1024).map(move |bucket| at << 32 | bucket));
+        hashes().for_each(|hash| ghosts.add(hash, ghost(0)));
+        assert_eq!(hashes().filter(|hash| ghosts.find(*hash).is_some()).count(), 4096);
+    }
+
+    #[test]
     fn all_parts_of_a_record_come_back() {
         let mut ghosts = Ghosts::new(1);
         for (number, reason) in (0..).zip(MissReason::ALL) {

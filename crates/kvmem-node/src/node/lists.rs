@@ -248,4 +248,28 @@ mod tests {
         assert!(list.uses.len() <= MIN_RECORDS, "{}", list.uses.len());
         assert!(list.candidates(&locals).eq((1..10).chain([0])));
     }
+
+    /// When more than half of the records may be stale, these go: a use takes O(1) on average.
+    #[test]
+    fn records_are_dropped_when_half_of_them_may_be_stale() {
+        let mut list = List::default();
+        let mut locals = vec![Local::new(RawHandle::from_bits(0)); 100];
+        let use_of = |list: &mut List, locals: &mut Vec<Local>, slot: u32, order: u64| {
+            locals[slot as usize].order = order;
+            list.add(locals, slot);
+        };
+        // Twenty values come at places before the others.
+        (0..80).for_each(|slot| use_of(&mut list, &mut locals, slot, 1000 + u64::from(slot)));
+        (80..100).for_each(|slot| use_of(&mut list, &mut locals, slot, u64::from(slot)));
+        assert_eq!((list.uses.len(), list.late.len()), (80, 20));
+        let order: Vec<u32> = (80..100).chain(0..80).collect();
+        assert!(list.candidates(&locals).eq(order));
+        for at in 0..10_000_u64 {
+            let slot = (at * 37 % 80) as u32;
+            use_of(&mut list, &mut locals, slot, 2000 + at);
+            let records = list.uses.len() + list.late.len();
+            assert!((100..=200).contains(&records), "{records} after {at} uses");
+        }
+        assert_eq!((list.late.len(), list.max_records), (20, 200));
+    }
 }

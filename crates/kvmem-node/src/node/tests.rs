@@ -9,9 +9,11 @@ mod fetching;
 mod formats;
 mod misses;
 mod model_tier;
+mod namespaces;
 mod removing;
 mod resize;
 mod sessions;
+mod stats;
 mod storing;
 
 use std::collections::{BTreeMap, HashMap};
@@ -28,7 +30,7 @@ use super::{
     SessionIndex, Slice,
 };
 use crate::error::{BadIndex, CallError, NodeError};
-use crate::format::VERSION;
+use crate::format::{Committing, VERSION};
 use crate::test_stores;
 use crate::tier::{TierDone, TierJob, TierOptions};
 
@@ -1009,6 +1011,92 @@ fn scrubbing_does_not_change_the_order_of_eviction() {
     node.check().expect("the invariants hold");
 }
 
+/// A call looks at some entries, and the next one goes on behind them.
+#[test]
+fn values_with_checksums_are_scrubbed_in_rounds() {
+    let mut node = node();
+    let session = begin(&mut node, 7);
+    for key in 0..10 {
+        let handle = node.reserve(session, &[64]).expect("there is space")[0].handle;
+        let checksum = (key == 7 || key == 8).then_some(1);
+        let item = CommitItem { key: &[key], checksum, ..item_of(handle) };
+        node.commit(session, &[item], 5).expect("its own");
+    }
+    let mut from = 0;
+    for (found, next) in [(None, 4), (Some(7), 8), (Some(8), 9), (None, 0), (None, 4)] {
+        let (value, then) = node.next_to_scrub(from, 4);
+        assert_eq!((value.map(|it| it.slot), then), (found, next), "from {from}");
+        value.iter().for_each(|it| node.scrubbed(it, true));
+        from = then;
+    }
+    assert_eq!((node.stats().scrubbed_total, node.len(), node.is_empty()), (2, 10, false));
+}
+
+#[test]
+fn a_client_reports_damage_of_what_it_has_pinned() {
+    let mut node = node();
+    let [session, other] = [7, 8].map(|pid| begin(&mut node, pid));
+    [b"a", b"b", b"c", b"d"].iter().for_each(|key| insert(&mut node, session, *key, 64));
+    let mut pins = |session, keys: &[&[u8]]| -> Vec<BlockHandle> {
+        let found = node.acquire(session, keys, false, 5).expect("a call");
+        found.into_iter().map(|it| it.expect("it has a value").handle).collect()
+    };
+    let (own, others) = (pins(session, &[b"a", b"c", b"d"]), pins(other, &[b"b"]));
+    for (handles, withdrawn, damaged) in
+        [(&own[..1], 1, 1), (&own[..1], 0, 1), (&others, 0, 1), (&own, 2, 3)]
+    {
+        assert_eq!(node.report_damage(session, handles), Ok(withdrawn));
+        assert_eq!(node.stats().damaged_total, damaged);
+        node.check().expect("the invariants hold");
+    }
+    assert_eq!(node.lookup(session, &[b"b"], 5), 1);
+    let new = NewSession { read_only: true, ..session_of(1, 0) };
+    let (reader, _) = node.begin_reading(new, "model").expect("there are few");
+    assert_eq!(node.report_damage(reader, &others), Err(CallError::ReadOnly));
+}
+
+/// An eviction of many values stores those that the tier lacks, a job at a time.
+#[test]
+fn an_eviction_of_all_values_waits_for_the_tier() {
+    let mut node = node();
+    let tier = KeyTier::storing();
+    node.attach_tier(Arc::clone(&tier) as _, TierOptions::default()).expect("it is new");
+    let session = begin(&mut node, 7);
+    (0..10).for_each(|key| insert(&mut node, session, &[key], 4096));
+    let mut stored = Vec::new();
+    let mut last = super::Evicted::WhenStored;
+    while last == super::Evicted::WhenStored {
+        last = node.evict_bytes(None, u64::MAX).1;
+        for job in node.take_jobs() {
+            let TierJob::Store(values) = job else { panic!("{job:?} stores nothing") };
+            stored.push(values.len());
+            let done = values.into_iter().map(|value| {
+                tier.keys.lock().expect("no panic").push(value.key.clone());
+                (value, true)
+            });
+            node.tier_done(TierDone::Stored(done.collect()), 5);
+        }
+    }
+    assert_eq!((stored, last), (vec![4, 4, 2], super::Evicted::Enough));
+    assert_eq!((node.len(), node.stats().evicted_total), (0, 10));
+}
+
+/// A block counts for the namespace of its session, whatever the entry was before.
+#[test]
+fn a_reservation_counts_for_the_namespace_of_its_session() {
+    let mut node = node();
+    let [first, second] = ["first", "second"].map(|name| begin_in(&mut node, name));
+    insert(&mut node, first, b"a", 64);
+    insert(&mut node, second, b"b", 64);
+    assert_eq!(node.remove(first, &[b"a"]), Ok(1));
+    let reserved = node.reserve(second, &[64]).expect("there is space")[0].handle;
+    let bytes = |node: &Node| [0, 1].map(|at| node.stats().namespaces[at].bytes);
+    assert_eq!(bytes(&node), [0, 2 * 4096]);
+    node.release(second, &[reserved]).expect("its own");
+    assert_eq!(bytes(&node), [0, 4096]);
+    node.check().expect("the invariants hold");
+}
+
 /// Wherever the server ends while a namespace gets another name, the index is whole.
 #[test]
 fn an_empty_namespace_is_used_again_when_there_are_no_others() {
@@ -1228,6 +1316,56 @@ fn of_two_values_of_a_key_the_later_commit_stays() {
             assert_eq!(next.stats().used, blocks * options().align);
         }
         assert!(is_replaced);
+    }
+}
+
+/// Wherever the server ends while it commits a batch, the next one has all of it or nothing.
+#[test]
+fn a_batch_is_completed_or_undone() {
+    let mut node = node();
+    let session = begin(&mut node, 100);
+    insert(&mut node, session, b"before", 64);
+    let blocks = node.reserve(session, &[100, 200, 300]).expect("there is space");
+    let index = node.memory.index_bytes();
+    let keys: [&[u8]; 2] = [b"a", b"b"];
+    let items = [0, 1].map(|at| CommitItem { key: keys[at], ..item_of(blocks[at].handle) });
+    let stores = test_stores::record(|| node.commit(session, &items, 6).expect("its own"));
+    let mut outcomes = Vec::new();
+    for end in 0..=stores.len() {
+        let (next, report) = recovered(&node, &index, &stores[..end], |_| true).expect("valid");
+        next.check().expect("the invariants hold");
+        let (_, reservations) = next.handles_of(session);
+        assert_eq!((report.damaged, next.len() + reservations), (0, 4), "after {end} stores");
+        outcomes.push((next.len(), report.completed));
+    }
+    outcomes.dedup();
+    assert_eq!(outcomes, [(1, 0), (3, 2), (3, 1), (3, 0)]);
+}
+
+/// No server writes such entries: the next one frees them.
+#[test]
+fn a_value_without_a_key_or_a_namespace_is_damaged() {
+    for (key, namespace, damaged) in [(&b"a"[..], 0, 0), (b"a", 1, 1), (b"", 0, 1), (b"", 1, 1)] {
+        let mut node = node();
+        let session = begin(&mut node, 7);
+        let handle = node.reserve(session, &[64]).expect("there is space")[0].handle;
+        let what = Committing {
+            key,
+            namespace,
+            priority: 0,
+            data_type: DataType::Unknown,
+            checksum: None,
+            batch: node.next_batch(),
+            expires_at: 0,
+            parent: 0,
+        };
+        let entry = node.entry(handle.slot);
+        entry.prepare(handle.generation, &what);
+        entry.commit(node.word(handle.slot));
+        entry.remove_user(session.number());
+        let (next, report) = next_server(&node, false);
+        assert_eq!((report.damaged, report.values), (damaged, 1 - damaged), "{key:?} {namespace}");
+        next.check().expect("the invariants hold");
     }
 }
 

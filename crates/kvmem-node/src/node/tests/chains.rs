@@ -382,3 +382,29 @@ fn a_long_chain_is_used_and_evicted_one_by_one() {
     }
     chains.node.check().expect("the invariants hold");
 }
+
+/// Values come in any order: each is linked with its parent, unless that makes a cycle.
+#[test]
+fn a_value_between_others_is_linked_with_both() {
+    let mut chains = ChainNode::new(10, true);
+    chains.store_pairs(&[(b"c", Some(b"b"))]);
+    chains.store_pairs(&[(b"a", None)]);
+    chains.store_pairs(&[(b"b", Some(b"a"))]);
+    let slot = |chains: &ChainNode, key: &[u8]| chains.node.find(0, key).expect("it has a value");
+    let parent = |chains: &ChainNode, key: &[u8]| chains.node.parent_of(slot(chains, key));
+    assert_eq!(parent(&chains, b"c"), Some(slot(&chains, b"b")));
+    assert_eq!(parent(&chains, b"b"), Some(slot(&chains, b"a")));
+    // The last value of a cycle has no parent.
+    chains.store_pairs(&[(b"e", Some(b"d"))]);
+    chains.store_pairs(&[(b"d", Some(b"e"))]);
+    assert_eq!(parent(&chains, b"e"), Some(slot(&chains, b"d")));
+    assert_eq!(parent(&chains, b"d"), None);
+    chains.node.check().expect("the invariants hold");
+    // One that is pinned does not hold its parent, and its end changes nothing there.
+    let found = chains.node.acquire(chains.session, &[b"c"], false, 6).expect("no limit");
+    assert_eq!(chains.node.remove(chains.session, &[b"c"]), Ok(1));
+    chains.node.check().expect("the invariants hold");
+    chains.release(&found);
+    assert_eq!(chains.node.len(), 4);
+    chains.node.check().expect("the invariants hold");
+}

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use kvmem_testkit::random::Random;
 
-use crate::node::tests::{begin, item_of, shared};
-use crate::node::{CommitItem, Eviction, NamespaceStats, Node, NodeOptions};
+use crate::node::tests::{begin, begin_in, item_of, shared};
+use crate::node::{
+    CommitItem, Eviction, NamespaceLimits, NamespaceStats, Node, NodeOptions, SessionIndex,
+};
 
 const ALIGN: u64 = 64;
 const FACTORS: [f64; 5] = [0.5, 1.0, 2.0, 4.0, 8.0];
@@ -174,5 +176,126 @@ fn curves_of_a_recorded_trace() {
     let trace: Trace = text.lines().map(list).collect();
     for values in [1 << 10, 1 << 12, 1 << 14, 1 << 16] {
         check(&format!("{values} values"), curves(&trace, values * ALIGN, |_| ALIGN));
+    }
+}
+
+/// Values of one size have no ranges between them that nothing fits into: the node has what a cache
+/// has, and knows what more memory would bring.
+#[test]
+fn curves_of_single_keys_of_one_size_are_exact_for_more_memory() {
+    for (seed, memory) in [(0, 4 << 10), (1, 16 << 10)] {
+        let mut trace = keys_and_scans(seed);
+        trace.truncate(8000);
+        let found = curves(&trace, memory, |_| ALIGN);
+        for (factor, (found, exact)) in FACTORS.into_iter().zip(found).skip(1) {
+            assert_eq!(found, exact, "with {factor}");
+        }
+        let (found, exact) = found[0];
+        assert!((found - exact).abs() < 0.02, "{found} and {exact} with half");
+    }
+}
+
+/// A few requests suffice for values of several sizes.
+#[test]
+fn curves_of_few_requests_are_close() {
+    let mut trace = keys_and_scans(2);
+    trace.truncate(8000);
+    check("few keys", curves(&trace, 16 << 10, bytes_of));
+}
+
+fn stored(node: &mut Node, session: SessionIndex, key: &[u8]) {
+    let block = node.reserve(session, &[ALIGN]).expect("there is space")[0].handle;
+    node.commit(session, &[CommitItem { key, ..item_of(block) }], 1).expect("its own");
+}
+
+/// Returns whether a miss of a key in a namespace counts as a hit with twice the memory.
+fn counts(node: &mut Node, session: SessionIndex, key: &[u8]) -> bool {
+    let of = usize::from(node.namespace_number(session));
+    let hits = |node: &Node| node.stats().namespaces[of].hits_at_2;
+    let before = hits(node);
+    assert_eq!(node.acquire(session, &[key], false, 1).expect("a call"), [None]);
+    hits(node) > before
+}
+
+/// Memory that a value was removed from would not have it, however large it is.
+#[test]
+fn removed_values_are_no_hits_with_more_memory() {
+    type Change = fn(&mut Node, SessionIndex);
+    let changes: [(&str, Change, [bool; 2]); 4] = [
+        ("nothing", |_, _| {}, [true, true]),
+        ("a removal", |node, own| _ = node.remove(own, &[b"key"]), [false, true]),
+        (
+            "a namespace",
+            |node, own| _ = node.clear(Some(node.namespace_number(own))),
+            [false, true],
+        ),
+        ("all", |node, _| _ = node.clear(None), [false, false]),
+    ];
+    for (what, change, expected) in changes {
+        let options = NodeOptions { align: ALIGN, max_blocks: Some(48), ..NodeOptions::default() };
+        let mut node = Node::create(shared(4096), options).expect("the options fit");
+        let sessions = ["first", "second"].map(|name| begin_in(&mut node, name));
+        sessions.iter().for_each(|session| stored(&mut node, *session, b"key"));
+        node.evict_bytes(None, u64::MAX);
+        change(&mut node, sessions[0]);
+        assert_eq!(sessions.map(|it| counts(&mut node, it, b"key")), expected, "{what}");
+    }
+}
+
+/// A stack takes memory of the server, so namespaces of higher numbers have none.
+#[test]
+fn the_first_64_namespaces_have_curves() {
+    let options = NodeOptions { align: ALIGN, max_blocks: Some(100), ..NodeOptions::default() };
+    let mut node = Node::create(shared(16 << 10), options).expect("the options fit");
+    for number in 0..66 {
+        let session = begin_in(&mut node, &format!("namespace {number}"));
+        stored(&mut node, session, b"key");
+        node.evict_bytes(None, u64::MAX);
+        assert_eq!(counts(&mut node, session, b"key"), number < 64, "{number}");
+        node.end_session(session);
+    }
+}
+
+/// A namespace has what is free, up to its limit. Without a free entry it has what it has.
+#[test]
+fn the_memory_of_a_namespace_is_its_own_and_what_is_free() {
+    let small = NamespaceLimits { max_bytes: 10 * ALIGN, ..NamespaceLimits::default() };
+    let options = NodeOptions {
+        align: ALIGN,
+        max_blocks: Some(20),
+        limits: vec![("small".to_owned(), small)],
+        ..NodeOptions::default()
+    };
+    let mut node = Node::create(shared(4096), options).expect("the options fit");
+    let sessions = ["small", "large"].map(|name| begin_in(&mut node, name));
+    let memory = |node: &Node| [0, 1].map(|at| node.stats().namespaces[at].memory / ALIGN);
+    assert_eq!(memory(&node), [10, 64]);
+    stored(&mut node, sessions[0], b"key");
+    (0..3).for_each(|key| stored(&mut node, sessions[1], &[key]));
+    assert_eq!(memory(&node), [10, 63]);
+    (3..19).for_each(|key| stored(&mut node, sessions[1], &[key]));
+    assert_eq!(memory(&node), [1, 19], "all entries are in use");
+}
+
+/// A correction looks at some values, and takes longer the more there are: it becomes rarer.
+#[test]
+fn curves_are_corrected_every_1024_uses_or_more() {
+    for (entries, uses) in [(1000, 1024), (8192, 2048)] {
+        let options =
+            NodeOptions { align: ALIGN, max_blocks: Some(8192), ..NodeOptions::default() };
+        let mut node = Node::create(shared(1 << 20), options).expect("the options fit");
+        let session = begin(&mut node, 1);
+        let reserved = node.reserve(session, &vec![ALIGN; entries - 1]).expect("there is space");
+        assert_eq!(reserved.len(), entries - 1);
+        stored(&mut node, session, b"key");
+        let first = node.next_order + uses;
+        node.correct_curves();
+        assert_eq!(node.curves_due, first);
+        node.next_order = first - 1;
+        node.correct_curves();
+        assert_eq!(node.curves_due, first, "it is not due");
+        node.next_order = first;
+        node.correct_curves();
+        assert_eq!(node.curves_due, first + uses);
     }
 }

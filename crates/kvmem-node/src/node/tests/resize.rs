@@ -400,3 +400,167 @@ fn a_value_keeps_its_chain_its_place_and_its_time_when_it_moves() {
         }
     }
 }
+
+/// A node with a long memory, of which only the front is used.
+fn large(bytes: usize, options: NodeOptions) -> (Node, SessionIndex) {
+    let mut node = Node::create(shared(bytes), options).expect("the options are possible");
+    let session = begin(&mut node, 100);
+    (node, session)
+}
+
+/// Returns the sizes after each step, until there is another result than more.
+fn steps_of(node: &mut Node, size: impl Fn(&Node) -> u64) -> (Vec<u64>, ResizeStep) {
+    let mut sizes = Vec::new();
+    for _ in 0..1000 {
+        let step = node.resize_some(Slice::endless());
+        node.check().expect("the invariants hold");
+        sizes.push(size(node));
+        if step != ResizeStep::More {
+            return (sizes, step);
+        }
+    }
+    panic!("it does not end: {sizes:?}");
+}
+
+const STEP: u64 = 512 << 10;
+
+/// A call must not wait until all pages are there.
+#[test]
+fn memory_grows_by_half_a_megabyte_at_a_time() {
+    let options = NodeOptions { size: PAGE, ..options() };
+    let (mut node, session) = large(2 << 20, options);
+    assert_eq!(node.size(), PAGE);
+    node.resize(2 << 20);
+    let before = node.memory.resident_bytes();
+    let (sizes, last) = steps_of(&mut node, Node::size);
+    let end = 2 << 20;
+    let expected = [1, 2, 3].map(|step| PAGE + step * STEP).into_iter().chain([end, end]);
+    assert_eq!((sizes, last), (expected.collect(), ResizeStep::Done));
+    assert_eq!(node.memory.resident_bytes() - before, end - PAGE);
+    node.reserve(session, &[end]).expect("all of it is free");
+}
+
+/// What a smaller size has closed is opened from the front on, half a megabyte at a time, up to the
+/// new end.
+#[test]
+fn closed_memory_is_opened_in_steps() {
+    for wanted in [3 << 20, 4 << 20] {
+        let (mut node, session) = large(4 << 20, options());
+        let all = node.reserve(session, &[(4 << 20) - PAGE, PAGE]).expect("there is space");
+        let (front, last) = (all[0].handle, all[1].handle);
+        node.release(session, &[front]).expect("its own");
+        node.resize(1 << 20);
+        assert_eq!(resize_to_the_end(&mut node, usize::MAX), ResizeStep::Stuck);
+        assert_eq!(node.size(), (1 << 20) + PAGE, "the last page is in use");
+        node.resize(wanted);
+        let (sizes, step) = steps_of(&mut node, Node::size);
+        let opened = (wanted - (1 << 20) - if wanted < 4 << 20 { 0 } else { PAGE }) / STEP;
+        let mut expected: Vec<u64> = (1..=opened).map(|it| (1 << 20) + PAGE + it * STEP).collect();
+        let is_all = wanted == 4 << 20;
+        if is_all {
+            expected.extend([wanted; 2]);
+            assert_eq!((sizes, step), (expected, ResizeStep::Done));
+            node.reserve(session, &[(4 << 20) - PAGE]).expect("it is free");
+        } else {
+            assert_eq!(sizes[..expected.len()], expected, "{sizes:?}");
+            assert_eq!((step, node.size()), (ResizeStep::Stuck, wanted + PAGE));
+            assert!(node.reserve(session, &[wanted + PAGE]).is_err(), "the rest is closed");
+            node.release(session, &[last]).expect("its own");
+            assert_eq!(resize_to_the_end(&mut node, usize::MAX), ResizeStep::Done);
+            assert_eq!(node.size(), wanted);
+        }
+    }
+}
+
+/// Memory becomes smaller by 16 MiB at a time, from its end on.
+#[test]
+fn memory_shrinks_in_chunks_of_16_megabytes() {
+    const MIB: u64 = 1 << 20;
+    for boundary in [1 << 30, 8 * MIB] {
+        let (mut node, _) = large(40 << 20, NodeOptions { boundary, ..options() });
+        node.resize(4 * MIB);
+        let (sizes, last) = steps_of(&mut node, |node| node.space.capacity() / MIB);
+        assert_eq!((sizes, last), (vec![40, 24, 24, 8, 8, 4], ResizeStep::Done));
+        assert_eq!(node.resized().held_bytes, 0);
+    }
+}
+
+/// A chunk has at most 512 ranges, and begins at a page.
+#[test]
+fn a_chunk_of_many_ranges_is_shorter() {
+    let options = NodeOptions { max_blocks: Some(4096), align: 64, ..options() };
+    let (mut node, session) = large(BYTES, options);
+    node.reserve(session, &[64; 4096]).expect("there is space");
+    node.resize(PAGE);
+    assert_eq!(node.resize_some(Slice::endless()), ResizeStep::More);
+    // The 513th range from the end begins here.
+    let many = BYTES as u64 - 513 * 64;
+    assert_eq!(node.resizing.closed_from, many / PAGE * PAGE);
+    assert_eq!(resize_to_the_end(&mut node, usize::MAX), ResizeStep::Stuck);
+    assert_eq!(node.resizing.closed_from, PAGE);
+}
+
+/// A step copies four megabytes, and one value more at most.
+#[test]
+fn a_step_moves_some_values() {
+    const MIB: u64 = 1 << 20;
+    let (mut node, session) = large(24 << 20, options());
+    for key in 0..24 {
+        insert(&mut node, session, &[key], MIB);
+    }
+    let in_front = |node: &Node| {
+        let slots = node.committed_slots();
+        let keys: Vec<u8> = slots
+            .filter(|slot| node.entry(*slot).extent().end <= 12 * MIB)
+            .map(|slot| node.entry(slot).key()[0])
+            .collect();
+        keys
+    };
+    let removed = in_front(&node);
+    assert_eq!(removed.len(), 12);
+    let keys: Vec<[u8; 1]> = removed[1..].iter().map(|key| [*key]).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(<[u8; 1]>::as_slice).collect();
+    assert_eq!(node.remove(session, &keys), Ok(11));
+    let first = node.find(0, &removed[..1]).expect("it stays");
+    let extent = node.entry(first).extent();
+    node.resize(13 * MIB);
+    let (moved, last) = steps_of(&mut node, |node| in_front(node).len() as u64);
+    // One value lies at the end of the new memory: it stays there, as does the one in front.
+    assert_eq!((moved, last), (vec![1, 5, 9, 12], ResizeStep::Done));
+    assert_eq!(node.entry(node.find(0, &removed[..1]).expect("it stays")).extent(), extent);
+    assert_eq!((node.len(), node.stats().evicted_total), (13, 0));
+}
+
+/// A value that finds no place in front has others evicted until there is one.
+#[test]
+fn values_are_evicted_until_one_that_moves_has_a_place() {
+    let (mut node, session) = large(BYTES, options());
+    for key in 0..62 {
+        insert(&mut node, session, &[key], PAGE);
+    }
+    insert(&mut node, session, b"long", 2 * PAGE);
+    let long = |node: &Node| node.entry(node.find(0, b"long").expect("it stays")).extent();
+    assert_eq!(long(&node).start, 62 * PAGE);
+    // Each second page is free.
+    for key in (0..62).step_by(2) {
+        assert_eq!(node.remove(session, &[&[key]]), Ok(1));
+    }
+    node.resize(62 * PAGE);
+    node.evictions_left = 0;
+    let mut steps = (0..10).map(|_| node.resize_some(Slice::endless()));
+    assert!(steps.all(|it| it == ResizeStep::More));
+    assert_eq!((long(&node).start, node.stats().evicted_total), (62 * PAGE, 0));
+    node.evictions_left = u32::MAX;
+    assert_eq!(resize_to_the_end(&mut node, usize::MAX), ResizeStep::Done);
+    assert_eq!(node.stats().evicted_total, 1, "one more page makes three in a row");
+    assert!(long(&node).end <= 62 * PAGE);
+    // All others are in use: it goes itself.
+    let (mut node, session) = large(BYTES, options());
+    let held = node.reserve(session, &[PAGE; 62]).expect("there is space");
+    insert(&mut node, session, b"long", 2 * PAGE);
+    let handles: Vec<BlockHandle> = held.iter().step_by(2).map(|it| it.handle).collect();
+    node.release(session, &handles).expect("its own");
+    node.resize(62 * PAGE);
+    assert_eq!(resize_to_the_end(&mut node, usize::MAX), ResizeStep::Done);
+    assert_eq!((node.len(), node.stats().evicted_total), (0, 1));
+}
