@@ -322,3 +322,83 @@ impl Slots {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::Extent;
+
+    /// Returns an entry of two blocks, in one range or in two.
+    fn indexed(number: u64, expires: u32, is_encoded: bool, is_scattered: bool) -> Indexed {
+        let handles = [1, 2].map(|part| RawHandle::from_bits(9 << 64 | part << 32 | 5));
+        let parts = [10, 20].map(|start| Extent { start, blocks: 1 });
+        let (extents, ranges) = match is_scattered {
+            true => (Extents::of(&parts).unwrap(), Ranges::of(handles)),
+            false => (Extents::contiguous(10, 5000), Ranges::from(handles[0])),
+        };
+        let entry = Entry {
+            digest: Digest([7; 16]),
+            number,
+            extents,
+            checksum: 3,
+            len: 5000,
+            encoded: Encoded::new(6000, 1).filter(|_| is_encoded),
+            hints: Hints { expires, priority: 0 },
+            unverified: false,
+        };
+        Indexed { entry, ranges }
+    }
+
+    #[test]
+    fn all_that_slots_take_is_counted() {
+        let mut slots = Slots::new();
+        assert_eq!(slots.bytes(), 0);
+        let chunks = |slots: &Slots, count: usize| {
+            // A pointer with a length, and the time at which the first entry expires.
+            count * 1024 * 60 + slots.chunks.capacity() * 16 + slots.soonest.capacity() * 4
+        };
+        for number in 0..2050 {
+            slots.add(&indexed(number, 0, false, false));
+        }
+        assert_eq!(slots.bytes(), chunks(&slots, 3));
+        slots.add(&indexed(2050, 0, true, false));
+        slots.add(&indexed(2051, 0, true, false));
+        assert_eq!(slots.bytes(), chunks(&slots, 3) + 8192, "the words of one chunk");
+        let slot = slots.add(&indexed(2052, 0, false, true));
+        let scattered = slots.scattered.bytes();
+        assert!(scattered > 0);
+        assert_eq!(slots.bytes(), chunks(&slots, 3) + 8192 + scattered);
+        assert_eq!((slots.ranges(slot).first().to_bits() >> 64, slots.scattered()), (9, 1));
+    }
+
+    /// A slot has the lower half of a number, and the upper half is that of the highest one or one
+    /// less.
+    #[test]
+    fn numbers_have_their_upper_half_for_four_billion_changes() {
+        let mut slots = Slots::new();
+        let numbers = [(3 << 32) - 5, (3 << 32) - 1, 3 << 32, (3 << 32) + 7];
+        let added = numbers.map(|number| slots.add(&indexed(number, 0, false, false)));
+        assert_eq!(added.map(|slot| slots.number(slot)), numbers);
+        // There may be later changes by then than the lower half can count.
+        slots.add(&indexed((4 << 32) + 1, 0, false, false));
+        assert_eq!(slots.number(added[3]), (3 << 32) + 7);
+        assert_eq!(slots.number(added[0]), (4 << 32) - 5, "it is too old, and counts as later");
+    }
+
+    /// A chunk is looked at when one of its entries may have expired, and then knows the next one.
+    #[test]
+    fn the_next_entry_to_expire_is_known() {
+        let mut slots = Slots::new();
+        assert!(!slots.has_times());
+        let first = slots.add(&indexed(0, 50, false, false));
+        let second = slots.add(&indexed(1, 90, false, false));
+        slots.add(&indexed(2, 0, false, false));
+        assert_eq!((slots.expired(49), slots.soonest_of_all), (None, 50));
+        assert_eq!(slots.expired(50), Some(first));
+        slots.remove(first);
+        assert_eq!((slots.expired(50), slots.soonest_of_all), (None, 90));
+        assert_eq!((slots.expired(89), slots.expired(90)), (None, Some(second)));
+        slots.remove(second);
+        assert_eq!((slots.expired(u32::MAX - 1), slots.has_times()), (None, false));
+    }
+}

@@ -141,6 +141,7 @@ mod tests {
             }
         }
         assert!(capacities.len() < 60, "{} times", capacities.len());
+        assert_eq!(table.bytes(), 4 * table.buckets.capacity());
         let chain = |first: &u32| {
             let is_slot = |slot: &u32| *slot != NIL;
             let next = |slot: &u32| Some(slots.get(*slot).chain).filter(is_slot);
