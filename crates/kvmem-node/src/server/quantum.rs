@@ -326,6 +326,7 @@ impl NodeServer {
     /// not greet.
     pub(super) fn tick(&mut self, now: u64) {
         self.watch_listener(EventFlags::IN);
+        self.node.store_again();
         let lease = self.options.lease.as_millis() as u64;
         let greeting = lease.min(GREETING_MS);
         let is_late = |it: &AcceptedConnection| {

@@ -21,6 +21,8 @@ impl Node {
                 }
                 let stored = values.iter().filter(|(_, stored)| *stored);
                 let stored: Vec<u32> = stored.map(|(value, _)| value.slot).collect();
+                let queue = self.tier.as_mut().expect("there is a tier");
+                queue.refuses = stored.is_empty();
                 if stored.is_empty() {
                     // A tier that takes no values would be offered the same ones without an end.
                     self.stop_storing();

@@ -80,6 +80,8 @@ pub(in crate::node) struct TierQueue {
     /// The commits and jobs after which there was nothing to store.
     pub(super) idle_at: Option<u64>,
     pub(super) changes: u64,
+    /// The tier has stored nothing of its last job.
+    pub(super) refuses: bool,
 }
 
 impl fmt::Debug for TierQueue {
@@ -173,6 +175,7 @@ impl Node {
             removal_failed: false,
             idle_at: None,
             changes: 0,
+            refuses: false,
         });
         Some(removals == TierRemovals::Unknown)
     }

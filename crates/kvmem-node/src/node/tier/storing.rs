@@ -60,6 +60,16 @@ impl Node {
         self.tier.as_mut().expect("there is a tier").idle_at = Some(changes);
     }
 
+    /// Offers the tier again what it did not store, if that was all of a job: its device may work
+    /// again, or it may have come back. Called at times.
+    pub(crate) fn store_again(&mut self) {
+        if let Some(queue) = &mut self.tier
+            && std::mem::take(&mut queue.refuses)
+        {
+            queue.idle_at = None;
+        }
+    }
+
     /// Returns whether one more job may store values now.
     pub(in crate::node) fn may_store(&self) -> bool {
         let most = STORE_JOBS * self.job_bytes();
