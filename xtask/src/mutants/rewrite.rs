@@ -4,10 +4,12 @@
 //! `match` on the number of the active mutant:
 //!
 //! ```text
-//! a + b     (match at(7) { n if !matches!(n, 7 | 8) => (a + b), 7 => (a - b), _ => (a * b) })
+//! a + b     (match at(7) { at_ if !matches!(at_, 7 | 8) => (a + b), 7 => (a - b), _ => (a * b) })
 //! { body }  { match at(3) { 3 => return true, _ => {} } body }
 //! X(y) => z X(y) if at(5) != 5 => z
 //! ```
+//!
+//! The first arm binds a name that no code has: the code in it sees the name.
 //!
 //! Only the first arm has the sites of the operands, because one mutant is active at a time. Hence
 //! the text grows with the depth of the expressions and not with a power of it. Operators that
@@ -257,7 +259,7 @@ impl Writer<'_> {
             }
             Form::Expression => {
                 let any = numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(" | ");
-                self.out.text += &format!("(match {active} {{ n if !matches!(n, {any}) => (");
+                self.out.text += &format!("(match {active} {{ at_ if !matches!(at_, {any}) => (");
                 self.write(site.range.clone());
                 for (index, (position, number)) in site.mutants.iter().zip(&numbers).enumerate() {
                     match index + 1 == numbers.len() {
@@ -318,12 +320,12 @@ mod tests {
                 ("UnaryOperator", "!", ""),
             ],
         );
-        let inner = "(match at(3) { n if !matches!(n, 3) => (!é), _ => (é) })";
+        let inner = "(match at(3) { at_ if !matches!(at_, 3) => (!é), _ => (é) })";
         assert_eq!(
             found,
             format!(
-                "fn f() -> u8 {{ (match at(1) {{ n if !matches!(n, 1 | 2) => (a + g({inner}) * c), \
-                 1 => (a - g(!é) * c), _ => (a + g(!é) / c) }}) }}"
+                "fn f() -> u8 {{ (match at(1) {{ at_ if !matches!(at_, 1 | 2) => \
+                 (a + g({inner}) * c), 1 => (a - g(!é) * c), _ => (a + g(!é) / c) }}) }}"
             )
         );
     }
@@ -353,9 +355,9 @@ mod tests {
         assert_eq!(
             found,
             "fn f() { match x { A(b) if at(1) != 1 => 1, \
-             C if (match at(2) { n if !matches!(n, 2) => (d), _ => (true) }) => \
-             (match at(3) { n if !matches!(n, 3) => (S { e: 2, ..g }), _ => (S {  ..g }) }), \
-             _ => 3 } }"
+             C if (match at(2) { at_ if !matches!(at_, 2) => (d), _ => (true) }) => \
+             (match at(3) { at_ if !matches!(at_, 3) => (S { e: 2, ..g }), \
+             _ => (S {  ..g }) }), _ => 3 } }"
         );
     }
 
@@ -368,7 +370,7 @@ mod tests {
         assert_eq!(
             found,
             "fn f() { if let Some(x) = y && \
-             (match at(2) { n if !matches!(n, 2) => (x > 1), _ => (x < 1) }) {} }"
+             (match at(2) { at_ if !matches!(at_, 2) => (x > 1), _ => (x < 1) }) {} }"
         );
     }
 
