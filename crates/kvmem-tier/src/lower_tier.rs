@@ -115,13 +115,15 @@ impl<D: Device> Tier for DiskTier<D> {
             rejected.append(&mut unchanged);
         }
         unchanged.into_iter().for_each(|index| results[index] = Ok(StoreOutcome::Stored));
-        // An older value must not come back for one that is lost now.
+        // An older value must not come back for one that is lost now. While the journal fails, most
+        // keys have none.
         let lost: Vec<&[u8]> = rejected.iter().map(|&index| values[index].key).collect();
         if !lost.is_empty()
             && let Err(error) = DiskTier::remove(self, &lost)
         {
             let error = error.to_string();
-            rejected.into_iter().for_each(|index| results[index] = Err(error.clone().into()));
+            let in_doubt = self.may_come_back(&lost).into_iter().zip(rejected).filter(|it| it.0);
+            in_doubt.for_each(|(_, index)| results[index] = Err(error.clone().into()));
         }
         results
     }

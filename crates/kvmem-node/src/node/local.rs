@@ -30,6 +30,8 @@ pub(super) struct Local {
     pub(super) storing: bool,
     /// The tier has not taken the value.
     pub(super) store_failed: bool,
+    /// The tier may have an older value under the key, because it failed to store this one.
+    pub(super) hides_older: bool,
     /// The scrubber is verifying the value: it stays at its position in its list, and is no victim.
     pub(super) verifying: bool,
     /// A client has committed the value, and nobody has acquired it since.
@@ -50,6 +52,7 @@ impl Local {
             has_stored_children: false,
             storing: false,
             store_failed: false,
+            hides_older: false,
             verifying: false,
             is_unused: false,
         }

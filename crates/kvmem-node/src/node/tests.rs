@@ -32,7 +32,7 @@ use super::{
 use crate::error::{BadIndex, CallError, NodeError};
 use crate::format::{Committing, VERSION};
 use crate::test_stores;
-use crate::tier::{TierDone, TierJob, TierOptions};
+use crate::tier::{Offered, TierDone, TierJob, TierOptions};
 
 const BYTES: usize = 256 << 10;
 
@@ -727,7 +727,9 @@ fn run_jobs(node: &mut Node, tier: &KeyTier) {
                 TierJob::Store(values) => {
                     let mut keys = tier.keys.lock().expect("no panic");
                     keys.extend(values.iter().map(|value| value.key.clone()));
-                    TierDone::Stored(values.into_iter().map(|value| (value, true)).collect())
+                    TierDone::Stored(
+                        values.into_iter().map(|value| (value, Offered::Stored)).collect(),
+                    )
                 }
                 TierJob::Fetch(_) | TierJob::FetchFar(_) => panic!("nothing is fetched"),
                 TierJob::LookUp(_) => panic!("the tier knows all"),
@@ -1072,7 +1074,7 @@ fn an_eviction_of_all_values_waits_for_the_tier() {
             stored.push(values.len());
             let done = values.into_iter().map(|value| {
                 tier.keys.lock().expect("no panic").push(value.key.clone());
-                (value, true)
+                (value, Offered::Stored)
             });
             node.tier_done(TierDone::Stored(done.collect()), 5);
         }

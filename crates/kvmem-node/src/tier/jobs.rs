@@ -92,10 +92,21 @@ pub(crate) enum TierJob {
     Clear(Option<String>),
 }
 
+/// What the tier has made of a value that it was to store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Offered {
+    Stored,
+    /// The tier has no value under the key.
+    NotStored,
+    /// The tier may have an older value under the key, also if it does not find it: the next server
+    /// may.
+    Failed,
+}
+
 /// Their outcome.
 #[derive(Debug)]
 pub(crate) enum TierDone {
-    Stored(Vec<(Storing, bool)>),
+    Stored(Vec<(Storing, Offered)>),
     /// With the checksum and the hints of what was fetched.
     Fetched(Vec<(Fetching, Option<(u32, TierHints)>)>),
     /// With the lengths of those that there are.

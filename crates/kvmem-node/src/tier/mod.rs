@@ -22,7 +22,7 @@
 mod jobs;
 mod threads;
 
-pub(crate) use jobs::{Fetching, LookingUp, Removing, Storing, TierDone, TierJob};
+pub(crate) use jobs::{Fetching, LookingUp, Offered, Removing, Storing, TierDone, TierJob};
 pub(crate) use jobs::{TierOptions, tier_key};
 pub(crate) use threads::TierThreads;
 #[cfg(all(test, not(loom)))]

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use kvmem::arena::Region;
 use kvmem::tier::{Lookup, StoreOutcome, Tier, TierRead, TierValue};
 
-use super::{Fetching, Storing, TierDone, TierJob};
+use super::{Fetching, Offered, Storing, TierDone, TierJob};
 use crate::{crc, session_file};
 
 /// The threads of a tier, and what they have done.
@@ -273,19 +273,19 @@ impl Work {
                 changed.push(&value.key);
             }
         }
-        let is_stored = |outcome| matches!(outcome, Ok(StoreOutcome::Stored));
         let mut stored = self.tier.store(&batch).into_iter();
-        let stored: Vec<bool> = is_whole
-            .into_iter()
-            .map(|whole| whole && stored.next().is_some_and(is_stored))
-            .collect();
         drop(batch);
         // No older value stays for one whose bytes are not those of its writer.
         changed.retain(|key| self.tier.len_of(key) != Lookup::Missing);
-        if !changed.is_empty() {
-            self.remove(&changed);
-        }
-        TierDone::Stored(values.into_iter().zip(stored).collect())
+        let none_stays = changed.is_empty() || self.remove(&changed);
+        let outcomes = is_whole.into_iter().map(|whole| match whole.then(|| stored.next()) {
+            Some(Some(Ok(StoreOutcome::Stored))) => Offered::Stored,
+            Some(Some(Ok(StoreOutcome::NotStored))) => Offered::NotStored,
+            None if none_stays => Offered::NotStored,
+            _ => Offered::Failed,
+        });
+        let outcomes: Vec<Offered> = outcomes.collect();
+        TierDone::Stored(values.into_iter().zip(outcomes).collect())
     }
 
     /// Removes values for good: they do not come back after a power cut either. Returns whether the
@@ -324,6 +324,7 @@ impl Work {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::collections::HashMap;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use kvmem::arena::{Backing, PageSize};
     use kvmem::tier::{BoxError, TierHints, TierHit};
@@ -338,9 +339,16 @@ mod tests {
         values: Mutex<HashMap<Vec<u8>, Vec<u8>>>,
         /// The address of the memory of the node.
         memory: usize,
+        /// It stores and removes nothing.
+        fails: AtomicBool,
     }
 
     impl Attacked {
+        fn works(&self) -> Result<(), BoxError> {
+            // Relaxed: one thread alone uses it.
+            if self.fails.load(Ordering::Relaxed) { Err("it fails".into()) } else { Ok(()) }
+        }
+
         /// Changes the first byte of the second block of the node.
         fn attack(&self) {
             let byte = (self.memory + LEN) as *mut u8;
@@ -352,6 +360,9 @@ mod tests {
     impl Tier for Attacked {
         fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
             self.attack();
+            if self.works().is_err() {
+                return values.iter().map(|_| Err("it fails".into())).collect();
+            }
             let mut held = self.values.lock().unwrap();
             for value in values {
                 assert!(value.bytes.as_ptr().addr().is_multiple_of(4096));
@@ -379,6 +390,7 @@ mod tests {
         }
 
         fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
+            self.works()?;
             let mut held = self.values.lock().unwrap();
             keys.iter().for_each(|key| drop(held.remove(*key)));
             Ok(())
@@ -426,14 +438,20 @@ mod tests {
         let mut store = |checksums: [Option<u32>; 3]| {
             let values = (0..).zip(checksums).map(|(number, sum)| storing(number, sum)).collect();
             let TierDone::Stored(stored) = work.store(values, &mut copies) else { panic!() };
-            stored.into_iter().map(|(_, stored)| stored).collect::<Vec<bool>>()
+            stored.into_iter().map(|(_, stored)| stored).collect::<Vec<Offered>>()
         };
-        assert_eq!(store([None, Some(sum), None]), [true; 3]);
+        assert_eq!(store([None, Some(sum), None]), [Offered::Stored; 3]);
         let held = |number: u8| tier.values.lock().unwrap().get(&vec![number]).cloned();
         assert!((0..3).all(|number| held(number) == Some(block(usize::from(number)))));
         // The client has changed the value: it is not stored, and the older one is removed.
-        assert_eq!(store([None, Some(sum), None]), [true, false, true]);
+        let changed = [Offered::Stored, Offered::NotStored, Offered::Stored];
+        assert_eq!(store([None, Some(sum), None]), changed);
         assert_eq!((held(0), held(1), held(2)), (Some(block(0)), None, Some(block(2))));
+        // The older one may still be there if it cannot be removed.
+        tier.values.lock().unwrap().insert(vec![1], block(1));
+        // Relaxed: one thread alone uses it.
+        tier.fails.store(true, Ordering::Relaxed);
+        assert_eq!(store([None, Some(sum), None]), [Offered::Failed; 3]);
     }
 
     /// The node has the checksum of what was stored, not of what a client makes of it.

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
 
+use kvmem::tier::{StoreOutcome, Tier, TierValue};
 use kvmem_testkit::random::Random;
 use kvmem_tier::format::SuperblockError;
 use kvmem_tier::{DiskTier, DiskTierOptions, StoreError, TierError, inspect};
@@ -117,6 +118,31 @@ fn a_value_that_fails_leaves_the_others_of_the_call() {
     assert!((1..=2).contains(&failed), "{failed} failed");
     for ((key, value), stored) in batch.iter().zip(&stored) {
         assert_eq!(get(&tier, key).as_deref(), stored.is_ok().then_some(*value));
+    }
+}
+
+/// A value that a tier cannot store has an error if an older one may come back, because the journal
+/// does not have its removal: the layer above removes it again. Other values have no older one.
+#[test]
+fn a_value_that_is_not_stored_fails_if_an_older_one_may_come_back() {
+    for removes in [false, true] {
+        let disk = disk_with_a_value();
+        let tier = tier(&disk);
+        let data = inspect(&disk).unwrap().contents.unwrap().superblock.layout.data;
+        disk.fail_at(2 * BLOCK..data.start, libc::EIO);
+        let values = [TierValue::new(b"key", b"newer"), TierValue::new(b"none", b"another")];
+        assert!(Tier::store(&tier, &values[..1])[0].is_err());
+        let outcomes = Tier::store(&tier, &values);
+        assert!(matches!(outcomes[..], [Err(_), Ok(StoreOutcome::NotStored)]), "{outcomes:?}");
+        assert_eq!((tier.len_of(b"key"), tier.len_of(b"none")), (None, None));
+        disk.fail_at(0..0, 0);
+        if removes {
+            tier.retry_now();
+            Tier::remove(&tier, &[b"key"]).unwrap();
+        }
+        kill(tier, &disk);
+        let found = get(&self::tier(&disk), b"key");
+        assert_eq!(found.as_deref(), (!removes).then_some(b"value".as_slice()));
     }
 }
 

@@ -108,7 +108,8 @@ pub trait Tier: Send + Sync {
     ///
     /// # Errors
     /// The tier may still have an older value under the key. A cache does not fetch the key any
-    /// more until it is [cleared](crate::cache::KvCache::clear).
+    /// more until it is [cleared](crate::cache::KvCache::clear). A node removes the key when the
+    /// newer value leaves its memory.
     fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>>;
 
     /// Returns what the tier knows about each key, in the same order. Does not wait for a device.

@@ -30,7 +30,7 @@ fn the_values_that_were_used_last_are_drained_first() {
             if let TierJob::Store(values) = job {
                 drained.extend(values.iter().map(|value| *value.key.last().expect("a key")));
                 stored += values.iter().map(|value| value.len).sum::<u64>();
-                let values = values.into_iter().map(|value| (value, true)).collect();
+                let values = values.into_iter().map(|value| (value, Offered::Stored)).collect();
                 node.tier_done(TierDone::Stored(values), 11);
             }
         }

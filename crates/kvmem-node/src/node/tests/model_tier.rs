@@ -180,11 +180,14 @@ impl TierNode {
         let tier = Arc::clone(&self.tier);
         let done = match job {
             TierJob::Store(values) => {
-                let takes = !tier.refuses.load(Ordering::Relaxed);
+                let offered = match tier.refuses.load(Ordering::Relaxed) {
+                    true => Offered::NotStored,
+                    false => Offered::Stored,
+                };
                 let mut near = tier.near.lock().expect("no panic");
-                let taken = values.iter().filter(|_| takes);
+                let taken = values.iter().filter(|_| offered == Offered::Stored);
                 near.extend(taken.map(|value| (value.key.clone(), value.len)));
-                TierDone::Stored(values.into_iter().map(|value| (value, takes)).collect())
+                TierDone::Stored(values.into_iter().map(|value| (value, offered)).collect())
             }
             TierJob::Fetch(values) => {
                 let near = tier.near.lock().expect("no panic");

@@ -5,6 +5,7 @@ use super::super::{EventKind, Listed};
 use super::model_tier::{ModelTier, NO_KEYS, PAGE, TierNode, roomy};
 use super::*;
 use crate::format::TierRemovals;
+use crate::tier::Offered;
 
 fn with_events(tier: ModelTier) -> TierNode {
     let options = NodeOptions { max_events: 1000, ..roomy() };
@@ -54,6 +55,35 @@ fn what_goes_is_removed_from_the_tier_unless_the_tier_is_to_have_it() {
         assert_eq!(used.node.stats().used, PAGE, "the entry names the key until then");
         assert_eq!(removed_next(&mut used), [b"a"]);
         assert_eq!(used.node.stats().used, 0);
+    }
+}
+
+/// A tier that failed to store a value may have an older one that it does not find, and that the
+/// next server would: it is removed when the value goes, if the tier has not said since that there
+/// is none.
+#[test]
+fn what_a_tier_failed_to_store_is_removed_there_when_it_goes() {
+    let leave: [fn(&mut TierNode); 3] = [
+        |used| assert_eq!(used.evict(), b'a'),
+        |used| assert_eq!(used.node.remove(used.session, &[b"a"]), Ok(1)),
+        |used| used.insert(*b"a"),
+    ];
+    let outcomes: [(&[Offered], &[&[u8]]); 3] = [
+        (&[Offered::NotStored], &[]),
+        (&[Offered::NotStored, Offered::Failed], &[b"a"]),
+        (&[Offered::Failed, Offered::NotStored], &[]),
+    ];
+    for (leave, (offered, removed)) in leave.iter().flat_map(|it| outcomes.map(|one| (it, one))) {
+        let mut used = TierNode::new(ModelTier::default());
+        used.insert(*b"a");
+        for offered in offered {
+            used.node.begin_storing(vec![used.node.storing(used.slot(b'a'))]);
+            let TierJob::Store(values) = used.node.take_jobs().remove(0) else { panic!("a store") };
+            let stored = values.into_iter().map(|value| (value, *offered)).collect();
+            used.node.tier_done(TierDone::Stored(stored), 5);
+        }
+        leave(&mut used);
+        assert_eq!(removed_next(&mut used), removed, "{offered:?}");
     }
 }
 

@@ -70,7 +70,8 @@ fn every_figure_is_that_of_the_calls_before() {
     let slots = [b'1', b'2', b'3'].map(|key| used.slot(key));
     used.node.begin_storing(slots.map(|slot| used.node.storing(slot)).to_vec());
     let TierJob::Store(values) = used.node.take_jobs().remove(0) else { panic!("a store") };
-    let stored = values.into_iter().zip([true, true, false]).collect();
+    let stored =
+        values.into_iter().zip([Offered::Stored, Offered::Stored, Offered::NotStored]).collect();
     used.node.tier_done(TierDone::Stored(stored), 15);
     used.tier.add(b"f", PAGE);
     used.tier.add(b"g", PAGE);

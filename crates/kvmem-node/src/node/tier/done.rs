@@ -2,7 +2,7 @@
 
 use super::Waiting;
 use crate::node::Node;
-use crate::tier::TierDone;
+use crate::tier::{Offered, TierDone};
 
 impl Node {
     /// Takes what a thread of the tier has done. Returns the calls that waited for it, once for
@@ -16,10 +16,10 @@ impl Node {
     fn job_done(&mut self, done: TierDone, now: u64) -> Vec<Waiting> {
         match done {
             TierDone::Stored(values) => {
-                for (value, stored) in &values {
-                    self.value_stored(value, *stored);
+                for (value, offered) in &values {
+                    self.value_stored(value, *offered);
                 }
-                let stored = values.iter().filter(|(_, stored)| *stored);
+                let stored = values.iter().filter(|(_, offered)| *offered == Offered::Stored);
                 let stored: Vec<u32> = stored.map(|(value, _)| value.slot).collect();
                 let queue = self.tier.as_mut().expect("there is a tier");
                 queue.refuses = stored.is_empty();

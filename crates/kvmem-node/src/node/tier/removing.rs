@@ -40,9 +40,11 @@ impl Node {
         }
         let (namespace, key) = self.named_key(slot);
         // A value that is evicted is not older than one that only a look-up would find. A tier that
-        // is being cleared removes all but what it stores later.
-        self.locals[slot as usize].storing
-            || !queue.is_clearing(namespace) && self.is_known_in_tier(queue, kind, namespace, &key)
+        // is being cleared removes all but what it stores later. One that failed to store the value
+        // may not find the older one, and the next server would.
+        let local = &self.locals[slot as usize];
+        let may_have = || local.hides_older || self.is_known_in_tier(queue, kind, namespace, &key);
+        local.storing || !queue.is_clearing(namespace) && may_have()
     }
 
     fn is_known_in_tier(

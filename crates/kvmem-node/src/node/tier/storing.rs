@@ -9,7 +9,7 @@ use crate::format::State;
 use crate::node::namespaces::Namespace;
 use crate::node::{Node, SessionIndex};
 use crate::socket::now_ms;
-use crate::tier::{Storing, TierJob};
+use crate::tier::{Offered, Storing, TierJob};
 
 /// The most bytes of values of one job, and the most values.
 const JOB_BYTES: u64 = 16 << 20;
@@ -272,7 +272,8 @@ impl Node {
         Storing { slot, key, offset, len: self.len_of(slot), checksum, hints }
     }
 
-    pub(super) fn value_stored(&mut self, value: &Storing, stored: bool) {
+    pub(super) fn value_stored(&mut self, value: &Storing, offered: Offered) {
+        let stored = offered == Offered::Stored;
         let queue = self.tier.as_mut().expect("there is a tier");
         queue.storing_bytes -= value.len;
         queue.changes += u64::from(stored);
@@ -287,5 +288,6 @@ impl Node {
         }
         let local = &mut self.locals[value.slot as usize];
         (local.storing, local.store_failed) = (false, !stored);
+        local.hides_older = offered == Offered::Failed;
     }
 }
