@@ -59,7 +59,10 @@ impl Placed<'_> {
 impl<D: Device> DiskTier<D> {
     /// Stores values that were [admitted](Self::admits), in groups if they are encoded.
     pub(super) fn store_groups(&self, values: &[TierValue<'_>]) -> Vec<Result<(), StoreError>> {
-        if !self.encoding.is_on() || self.is_forked() {
+        if self.is_forked() {
+            return values.iter().map(|_| Err(TierError::Forked.into())).collect();
+        }
+        if !self.encoding.is_on() {
             let mut results = self.store_group(values, Vec::new(), &mut || {});
             self.commit_stored(&mut results);
             return results;
@@ -138,9 +141,6 @@ impl<D: Device> DiskTier<D> {
         mut forms: Vec<MaybeForm<'a>>,
         meanwhile: &mut dyn FnMut(),
     ) -> Vec<Result<(), StoreError>> {
-        if self.is_forked() {
-            return values.iter().map(|_| Err(TierError::Forked.into())).collect();
-        }
         self.begin_anew();
         self.check_before_storing();
         let now = seconds_now();
