@@ -92,7 +92,7 @@ pub(crate) enum TierJob {
     Clear(Option<String>),
 }
 
-/// What the tier has made of a value that it was to store.
+/// The outcome of a value that the tier was to store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Offered {
     Stored,

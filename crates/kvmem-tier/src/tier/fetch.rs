@@ -86,9 +86,13 @@ impl<D: Device> DiskTier<D> {
         if !self.encoding.is_on() || self.is_forked() {
             return self.fetch_groups(requests, usize::MAX, hit);
         }
-        let lens: Vec<usize> = requests.iter().map(|request| request.into.len()).collect();
-        let (mut parts, mut rest, mut first) = (Vec::new(), requests, 0);
-        for len in self.shares(&lens) {
+        let shares = self.shares(requests.iter().map(|request| request.into.len()));
+        if shares.len() <= 1 {
+            return self.fetch_groups(requests, GROUP, hit);
+        }
+        let mut results = Vec::with_capacity(requests.len());
+        let (mut parts, mut rest, mut first) = (Vec::with_capacity(shares.len()), requests, 0);
+        for len in shares {
             let (part, behind) = rest.split_at_mut(len);
             parts.push((first, part));
             (rest, first) = (behind, first + len);
@@ -99,7 +103,6 @@ impl<D: Device> DiskTier<D> {
             let results = self.fetch_groups(requests, GROUP, &mut hit);
             (results, hits)
         });
-        let mut results = Vec::with_capacity(lens.len());
         for (of_part, hits) in parts {
             results.extend(of_part);
             hits.iter().for_each(|(index, entry, sum)| hit(*index, entry, *sum));

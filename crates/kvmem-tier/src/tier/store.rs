@@ -67,23 +67,20 @@ impl<D: Device> DiskTier<D> {
             self.commit_stored(&mut results);
             return results;
         }
-        let lens: Vec<usize> = values.iter().map(|value| value.bytes.len()).collect();
+        let shares = self.shares(values.iter().map(|value| value.bytes.len()));
         let mut keys = HashSet::new();
         // The later one of two values with one key counts, so one thread stores both.
-        let parts = match self.shares(&lens) {
-            parts if parts.len() > 1 && values.iter().all(|value| keys.insert(value.key)) => {
-                self.make_room_for_call(&lens);
-                parts
-            }
-            _ => vec![values.len()],
-        };
+        if shares.len() <= 1 || !values.iter().all(|value| keys.insert(value.key)) {
+            return self.store_encoded(values);
+        }
+        self.make_room_for_call(values);
         let mut rest = values;
-        let part = |len| {
+        let mut part = |len| {
             let (part, behind) = rest.split_at(len);
             rest = behind;
             part
         };
-        let parts = parts.into_iter().map(part).collect();
+        let parts = shares.into_iter().map(&mut part).collect();
         side_by_side(parts, |values| self.store_encoded(values)).into_iter().flatten().collect()
     }
 
@@ -334,17 +331,17 @@ impl<D: Device> DiskTier<D> {
         Ok(found)
     }
 
-    /// Evicts values for those of a call, with these lengths, that threads share, and begins the
-    /// sync that they would wait for one after the other.
-    fn make_room_for_call(&self, lens: &[usize]) {
+    /// Evicts values for those of a call that threads share, and begins the sync that they would
+    /// wait for one after the other.
+    fn make_room_for_call(&self, values: &[TierValue<'_>]) {
         let position = {
             let mut state = self.state();
-            let bytes = lens.iter().sum::<usize>() as u64;
+            let bytes: u64 = values.iter().map(|value| value.bytes.len() as u64).sum();
             // As long as the forms of the values before.
             let (before, after) =
                 (state.stats.encoded_before_bytes, state.stats.encoded_after_bytes);
             let ratio = if before > 0 { after as f64 / before as f64 } else { 1.0 };
-            let blocks = (bytes as f64 * ratio) as u64 / BLOCK as u64 + lens.len() as u64;
+            let blocks = (bytes as f64 * ratio) as u64 / BLOCK as u64 + values.len() as u64;
             let wanted = blocks.min(self.layout.data.blocks() / PART_OF_CALL);
             let free = self.space.metrics().free;
             if free >= wanted {

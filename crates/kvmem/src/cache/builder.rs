@@ -244,7 +244,7 @@ impl<K> KvCacheBuilder<K> {
     }
 }
 
-/// Returns the number of shards of a cache of so many blocks, on a machine with so many processors.
+/// Returns the usual number of shards of a cache.
 fn usual_shards(blocks: u64, processors: usize) -> usize {
     let wished = (4 * processors).next_power_of_two().clamp(16, MOST_SHARDS);
     let sensible = (blocks / BLOCKS_IN_SHARD).max(1);

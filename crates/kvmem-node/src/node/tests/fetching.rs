@@ -265,7 +265,7 @@ fn keys_are_looked_up_before_they_are_fetched() {
     assert_eq!(used.node.lookup(used.session, &keys, 5), 3, "it is known now");
     assert_eq!(used.node.look_up_in_tier(used.session, &keys, 3), 1, "of the last key it is not");
     used.node.take_jobs().into_iter().for_each(|job| drop(used.finish(job)));
-    // What is known is fetched at once, by the thread for the network.
+    // Values whose lengths are known are fetched at once, by the thread for the network.
     assert_eq!(used.acquire(&keys, true), (vec![true, false, false, false], vec![1, 2, 3]));
     let kinds: Vec<&str> = used
         .node
@@ -356,7 +356,7 @@ fn a_value_that_was_found_is_not_fetched_twice_or_in_vain() {
     }
 }
 
-/// What a look-up finds while the value is removed must not come back; that of another key may.
+/// A value that a look-up finds while it is removed must not come back; one of another key may.
 #[test]
 fn a_look_up_that_was_overtaken_finds_nothing() {
     type Change = fn(&mut TierNode);

@@ -39,7 +39,7 @@ fn the_namespace_that_was_left_first_gives_up_its_place() {
     assert_eq!((node.empty_namespace(Slice::endless()), values(&node).len()), (Evicted::Enough, 3));
     let session = begin_in(&mut node, "b");
     assert_eq!(make(&mut node, "d"), full);
-    // That of another one changes nothing.
+    // The client of another namespace changes nothing when it comes back.
     assert_eq!(make(&mut node, "a"), Ok(0));
     assert_eq!((node.empty_namespace(Slice::endless()), values(&node).len()), (Evicted::Enough, 2));
     assert_eq!(make(&mut node, "d"), Ok(2));

@@ -233,7 +233,7 @@ fn a_namespace_is_cleared_and_the_others_are_not() {
     assert!(!used.node.tier_forgets_namespaces());
 }
 
-/// What a look-up has found of a namespace is forgotten with it.
+/// A namespace that is cleared takes along the lengths that look-ups have found of its values.
 #[test]
 fn what_was_found_of_a_cleared_namespace_is_not_known_any_more() {
     for is_own in [true, false] {

@@ -440,8 +440,8 @@ fn memory_grows_by_half_a_megabyte_at_a_time() {
     node.reserve(session, &[end]).expect("all of it is free");
 }
 
-/// What a smaller size has closed is opened from the front on, half a megabyte at a time, up to the
-/// new end.
+/// The ranges that a smaller size has closed are opened from the front on, half a megabyte at a
+/// time, up to the new end.
 #[test]
 fn closed_memory_is_opened_in_steps() {
     for wanted in [3 << 20, 4 << 20] {

@@ -99,17 +99,7 @@ fn every_figure_is_that_of_the_calls_before() {
     assert!((30 * PAGE..48 * PAGE).contains(&largest_free), "{largest_free}");
     // Values 1, 2, 3, `f` and `c`, and three reservations.
     let bytes = 8 * PAGE;
-    let misses = [
-        MissReason::NeverStored,
-        MissReason::Evicted,
-        MissReason::Expired,
-        MissReason::Removed,
-        MissReason::Damaged,
-        MissReason::TierAway,
-        MissReason::TierLost,
-        MissReason::NotFetched,
-    ];
-    assert!(misses.iter().all(|reason| used.node.counters.misses.of(*reason) == 1));
+    assert!(MissReason::ALL.iter().all(|reason| used.node.counters.misses.of(*reason) == 1));
     let namespace = NamespaceStats {
         name: "model".to_owned(),
         bytes,

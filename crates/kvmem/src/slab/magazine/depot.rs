@@ -493,7 +493,7 @@ mod tests {
         depot.give_full(0, magazine(8), &holders);
         assert_eq!((depot.holders(), holders.count()), (2, 2));
         assert_eq!(depot.counts(), DepotCounts { full: 3, rounds: 16, exchanges: 0 });
-        // Magazines of eight rounds, of which a node may have so many.
+        // A node may have no, one or two magazines of eight rounds.
         let limits = |node| [0, 1, 2].map(|max| depot.is_at_limit(node, max));
         assert_eq!((limits(0), limits(1)), ([true, true, false], [true, true, false]));
         let (full, gone) = depot.take_one_full().expect("there are three");

@@ -15,7 +15,7 @@ impl HoleLists {
     pub(super) fn unlist_from_split(&mut self, (prev, next): (u32, u32), list_id: u32) {
         let (number, list) = split_of(list_id);
         let split = self.splits.get_mut(number);
-        // That of a list for one size is 0.
+        // The length of a list for one size is always 0.
         split.lengths[list] = split.lengths[list].saturating_sub(1);
         split.live -= 1 - (split.uncounted >> list & 1) as u32;
         if prev == NIL {

@@ -15,7 +15,7 @@ fn batch(on: &TestMagazines, source: &Arc<CountingSource>, want: usize) -> (usiz
 }
 
 thread_local! {
-    /// What the batches of this thread have taken.
+    /// The addresses of the slabs that the batches of this thread have taken.
     static HELD: std::cell::RefCell<Vec<usize>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
@@ -34,7 +34,7 @@ fn a_small_batch_fills_a_magazine_for_the_next_ones() {
     assert_eq!(batch(&magazines, &source, 3), (3, 1));
     assert_eq!((class().in_threads, class().refills), (capacity - 3, 1));
     assert_eq!(batch(&magazines, &source, capacity - 4), (capacity - 4, 0));
-    // What is left, and a whole magazine.
+    // The slab that is left in the thread, and two of a new magazine.
     assert_eq!(batch(&magazines, &source, 3), (3, 1));
     assert_eq!((class().in_threads, class().refills), (capacity - 2, 2));
     put_all(&magazines);
