@@ -61,12 +61,14 @@ pub(crate) fn effects_of<R>(calls: impl FnOnce() -> R) -> (R, Vec<Effect>) {
     (result, EFFECTS.replace(outer).expect("the recording has begun"))
 }
 
-/// Runs `calls`, and returns the stores to the index file that they made: addresses and words.
+/// Runs `calls`, and returns the stores to the files that they made: addresses and words.
 pub(crate) fn record(calls: impl FnOnce()) -> Vec<(usize, u64)> {
     let ((), effects) = effects_of(calls);
     let store = |effect| match effect {
-        Effect::Index { address, after, .. } => Some((address, after)),
-        _ => None,
+        Effect::Index { address, after, .. } | Effect::Word { address, after, .. } => {
+            Some((address, after))
+        }
+        Effect::Packet { .. } => None,
     };
     effects.into_iter().filter_map(store).collect()
 }

@@ -18,6 +18,7 @@ impl Node {
     /// 6. Every entry that was used is in use or in the list of free entries, and not in both.
     /// 7. The children of a value are counted, and so are those that hold it and the dead bytes. No
     ///    value is its own ancestor. If there are unpinned values, one of them is a candidate.
+    /// 8. The words of a session have begun, and those of one that ends have ended.
     ///
     /// O(entries + sessions × pins).
     ///
@@ -32,6 +33,7 @@ impl Node {
         self.check_pins(&used)?;
         self.check_sums(&used)?;
         self.check_chains()?;
+        self.check_words()?;
         let mut is_free = vec![false; self.locals.len()];
         let free = self.free_slots();
         let twice = free.iter().any(|it| std::mem::replace(&mut is_free[*it as usize], true));
@@ -41,6 +43,17 @@ impl Node {
         if used.len() + free.len() != self.locals.len() {
             let (used, all) = (used.len(), self.locals.len());
             return Err(format!("6: {used} entries in use and {} free are not {all}", free.len()));
+        }
+        Ok(())
+    }
+
+    fn check_words(&self) -> Result<(), String> {
+        for (session, it) in self.sessions.all() {
+            let (number, ends) = (session.number(), it.ends());
+            let begun = self.memory.session_file.has_begun(number);
+            if begun == ends {
+                return Err(format!("8: session {number} ends: {ends}, its words go on: {begun}"));
+            }
         }
         Ok(())
     }

@@ -123,7 +123,9 @@ impl Node {
             let Some(record) = self.memory.sessions()[number].read() else { continue };
             // One that waits for its namespace has nothing, and begins anew.
             let known = usize::from(record.namespace) < self.namespaces.all().len();
-            if known && may_live(&self.memory.session_file, &record) {
+            // The words of a session end before its record does: a server was killed between them.
+            let begun = self.memory.session_file.has_begun(number);
+            if known && begun && may_live(&self.memory.session_file, &record) {
                 self.sessions.add_orphan(number, &record);
                 report.orphaned_sessions += 1;
             } else {

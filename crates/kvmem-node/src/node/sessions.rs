@@ -140,7 +140,7 @@ impl Session {
         ended.map(end).collect()
     }
 
-    #[cfg(all(test, not(loom)))]
+    /// Returns whether the session ends: its words have ended.
     pub(super) fn ends(&self) -> bool {
         self.is_ending
     }

@@ -31,6 +31,7 @@ use super::{
 };
 use crate::error::{BadIndex, CallError, NodeError};
 use crate::format::{Committing, VERSION};
+use crate::session_file::SessionFile;
 use crate::test_stores;
 use crate::tier::{Offered, TierDone, TierJob, TierOptions};
 
@@ -66,19 +67,40 @@ pub(super) fn recovered(
     stores: &[(usize, u64)],
     alive: impl Fn(u32) -> bool,
 ) -> Result<(Node, super::RecoveryReport), NodeError> {
-    let [bytes, index, sessions] = node.memory.descriptors().expect("there are descriptors");
-    let first = node.memory.index_base();
+    recovered_of(node, before, copy_of(&node.memory.session_file), stores, alive)
+}
+
+/// The same with the words of the sessions as they were.
+fn recovered_of(
+    node: &Node,
+    before: &[u8],
+    sessions: SessionFile,
+    stores: &[(usize, u64)],
+    alive: impl Fn(u32) -> bool,
+) -> Result<(Node, super::RecoveryReport), NodeError> {
+    let [bytes, _, file] = node.memory.descriptors().expect("there are descriptors");
+    let (index_at, sessions_at) = (node.memory.index_base(), node.memory.session_file.base());
     let copy = shared(before.len());
     // SAFETY: nothing else uses the region, which is longer than the copy.
     let words = unsafe { std::slice::from_raw_parts_mut(copy.base().as_ptr(), before.len()) };
     words.copy_from_slice(before);
     for (address, word) in stores {
-        words[address - first..][..8].copy_from_slice(&word.to_ne_bytes());
+        match address.checked_sub(index_at).filter(|at| *at < before.len()) {
+            Some(at) => words[at..][..8].copy_from_slice(&word.to_ne_bytes()),
+            None => sessions.store((address - sessions_at) / 8, *word),
+        }
     }
-    drop(index);
     let index = copy.share().expect("there are descriptors").expect("it is shared");
-    let memory = NodeMemory::attach([bytes, index, sessions], 0)?;
+    let mut memory = NodeMemory::attach([bytes, index, file], 0)?;
+    // The header names the file of the node.
+    memory.session_file = sessions;
     Node::recover_memory(memory, options(), |_, record| alive(record.pid))
+}
+
+fn copy_of(file: &SessionFile) -> SessionFile {
+    let copy = SessionFile::create().expect("there are descriptors");
+    copy.copy_from(file);
+    copy
 }
 
 /// Recovers the memory of a node, as the next server does whose clients live or do not.
@@ -462,6 +484,7 @@ fn every_prefix_of_a_short_history_is_a_valid_state() {
 /// recovery has completed.
 fn cut_off(history: &mut CallHistory, step: &Step) -> u64 {
     let index = history.node.memory.index_bytes();
+    let words = copy_of(&history.node.memory.session_file);
     let before = found(&history.node);
     let had = history.had.clone();
     let stores = test_stores::record(|| history.step(step));
@@ -480,7 +503,10 @@ fn cut_off(history: &mut CallHistory, step: &Step) -> u64 {
     let mut completed = 0;
     for end in 0..=stores.len() {
         let some = &stores[..end];
-        let (node, report) = recovered(&history.node, &index, some, |_| true).expect("valid");
+        let next = |alive| {
+            recovered_of(&history.node, &index, copy_of(&words), some, |_| alive).expect("valid")
+        };
+        let (node, report) = next(true);
         node.check().unwrap_or_else(|error| panic!("after {end} stores: {error}"));
         assert_eq!(report.damaged, 0);
         completed = report.completed.max(completed);
@@ -503,7 +529,7 @@ fn cut_off(history: &mut CallHistory, step: &Step) -> u64 {
             assert!(node.live(*handle).is_ok(), "{handle:?} is lost after {end} stores");
         }
         // With all clients gone, nothing is in use but the values.
-        let (node, _) = recovered(&history.node, &index, some, |_| false).expect("valid");
+        let (node, _) = next(false);
         node.check().unwrap_or_else(|error| panic!("after {end} stores: {error}"));
         let space = |len: &u64| len.next_multiple_of(options().align);
         assert_eq!(node.stats().used, found(&node).values().map(space).sum::<u64>());
@@ -1384,6 +1410,23 @@ fn a_client_ends_some_reservations_at_a_time() {
     assert!(!node.is_ending());
     assert_eq!((node.stats().used, node.sessions_left()), (0, 0));
     node.check().expect("the invariants hold");
+}
+
+/// The server was killed after it had ended the words of an idle session, and before it cleared the
+/// record. A client that got such a session back could use none of it.
+#[test]
+fn a_recovery_ends_the_sessions_whose_words_have_ended() {
+    let mut node = node();
+    let [session, other] = [7, 8].map(|pid| begin(&mut node, pid));
+    node.reserve(session, &[100]).expect("there is space");
+    let [token, others] = [session, other].map(|it| node.sessions.get(it).token);
+    node.memory.session_file.end(session.number());
+    let (next, report) = next_server(&node, true);
+    assert_eq!((report.ended_sessions, report.orphaned_sessions), (1, 1));
+    assert_eq!((report.freed_reservations, next.stats().reservations), (1, 0));
+    assert_eq!(next.find_resumable(token, 0), None);
+    assert!(next.find_resumable(others, 0).is_some());
+    next.check().expect("the invariants hold");
 }
 
 /// A client lives as long as a process has its lock.

@@ -81,6 +81,12 @@ impl SessionFile {
         lock::is_locked_by_others(file.as_fd(), position)
     }
 
+    /// Returns whether the words of a session have begun and have not ended.
+    pub(crate) fn has_begun(&self, session: usize) -> bool {
+        // Relaxed: as below, and what an earlier server stored is there when this one starts.
+        self.word(session_word_at(session)).load(Ordering::Relaxed) != 0
+    }
+
     /// Returns the value of a session's pin word.
     pub(crate) fn pin_word(&self, session: usize) -> u64 {
         // Relaxed: this thread alone stores to the words.
@@ -117,6 +123,12 @@ impl SessionFile {
         for at in 0..2 * MAX_SESSIONS {
             self.word(at).store(other.word(at).load(Ordering::Relaxed), Ordering::Relaxed);
         }
+    }
+
+    /// Stores to a word.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn store(&self, at: usize, value: u64) {
+        self.word(at).store(value, Ordering::Relaxed);
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
