@@ -122,8 +122,8 @@ impl<D: Device> Tier for DiskTier<D> {
             && let Err(error) = DiskTier::remove(self, &lost)
         {
             let error = error.to_string();
-            let in_doubt = self.may_come_back(&lost).into_iter().zip(rejected).filter(|it| it.0);
-            in_doubt.for_each(|(_, index)| results[index] = Err(error.clone().into()));
+            let in_doubt = rejected.into_iter().filter(|&index| self.may_have(values[index].key));
+            in_doubt.for_each(|index| results[index] = Err(error.clone().into()));
         }
         results
     }
@@ -134,6 +134,10 @@ impl<D: Device> Tier for DiskTier<D> {
 
     fn len_of(&self, key: &[u8]) -> Lookup {
         lookup(DiskTier::len_of(self, key))
+    }
+
+    fn may_have(&self, key: &[u8]) -> bool {
+        DiskTier::may_have(self, key)
     }
 
     fn touch(&self, keys: &[&[u8]]) {
@@ -215,6 +219,10 @@ impl<D: Device> Tier for TierSet<D> {
 
     fn len_of(&self, key: &[u8]) -> Lookup {
         lookup(TierSet::len_of(self, key))
+    }
+
+    fn may_have(&self, key: &[u8]) -> bool {
+        TierSet::may_have(self, key)
     }
 
     fn touch(&self, keys: &[&[u8]]) {

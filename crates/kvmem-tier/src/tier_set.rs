@@ -238,6 +238,11 @@ impl<D: Device> TierSet<D> {
         self.tier_of(key).len_of(key)
     }
 
+    /// Returns whether a value of a key may be found now or later, as [`DiskTier::may_have`] does.
+    pub(crate) fn may_have(&self, key: &[u8]) -> bool {
+        self.tier_of(key).may_have(key)
+    }
+
     /// Marks a value as used last; returns whether there is one.
     pub fn touch(&self, key: &[u8]) -> bool {
         self.tier_of(key).touch(key)

@@ -64,6 +64,10 @@ impl<T: Tier> Tier for TimedTier<T> {
         self.tier.len_of(key)
     }
 
+    fn may_have(&self, key: &[u8]) -> bool {
+        self.tier.may_have(key)
+    }
+
     fn touch(&self, keys: &[&[u8]]) {
         self.tier.touch(keys);
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use kvmem::arena::Region;
-use kvmem::tier::{Lookup, StoreOutcome, Tier, TierRead, TierValue};
+use kvmem::tier::{StoreOutcome, Tier, TierRead, TierValue};
 
 use super::{Fetching, Offered, Storing, TierDone, TierJob};
 use crate::{crc, session_file};
@@ -276,7 +276,7 @@ impl Work {
         let mut stored = self.tier.store(&batch).into_iter();
         drop(batch);
         // No older value stays for one whose bytes are not those of its writer.
-        changed.retain(|key| self.tier.len_of(key) != Lookup::Missing);
+        changed.retain(|key| self.tier.may_have(key));
         let none_stays = changed.is_empty() || self.remove(&changed);
         let outcomes = is_whole.into_iter().map(|whole| match whole.then(|| stored.next()) {
             Some(Some(Ok(StoreOutcome::Stored))) => Offered::Stored,
@@ -327,7 +327,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use kvmem::arena::{Backing, PageSize};
-    use kvmem::tier::{BoxError, TierHints, TierHit};
+    use kvmem::tier::{BoxError, Lookup, TierHints, TierHit};
 
     use super::*;
 

@@ -303,9 +303,7 @@ impl<D: Device> DiskTier<D> {
         (journal.durable_blocks, journal.syncing_blocks) = (next_block, 0);
         journal.is_open = true;
         let mut state = self.state();
-        let covered = position - state.written;
-        state.queue.drain(..covered as usize);
-        state.written = position;
+        state.end_queued(position);
         state.stats.checkpoints += 1;
         drop(state);
         self.free_retired(position);
@@ -337,7 +335,7 @@ impl<D: Device> DiskTier<D> {
         self.begin_anew();
         let mut journal = self.journal();
         self.usable()?;
-        if journal.next_block == 0 && self.state().queue.is_empty() {
+        if journal.next_block == 0 && self.state().is_recorded() {
             return Ok(true);
         }
         self.write_whole_checkpoint(&mut journal, Instant::now().checked_add(time_budget))

@@ -280,7 +280,7 @@ impl<D: Device> DiskTier<D> {
                 if state.written >= position {
                     return Ok(());
                 }
-                state.queue.iter().copied().collect()
+                state.queued()
             };
             let blocks = journal.recent.pack(&changes);
             if blocks.len() as u64 > left {
@@ -289,8 +289,8 @@ impl<D: Device> DiskTier<D> {
             }
             self.write_blocks(journal, &blocks)?;
             let mut state = self.state();
-            state.queue.drain(..changes.len());
-            state.written += changes.len() as u64;
+            let position = state.written + changes.len() as u64;
+            state.end_queued(position);
             drop(state);
             self.advance_checkpoint(journal)?;
         }

@@ -3,7 +3,7 @@
 //! Every change has a *position*: how many were made before it since the tier was opened. A range
 //! that a removed value had is *retired*: it is free once the change at its position is durable.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::mem::take;
 use std::time::Instant;
@@ -47,9 +47,11 @@ pub(super) struct State {
     /// The number of the next change.
     pub(super) next_number: u64,
     /// Changes that are not yet in the journal, in their order.
-    pub(super) queue: VecDeque<Change>,
+    queue: VecDeque<Change>,
     /// The position of the first change in the queue: all before it are in the journal.
     pub(super) written: u64,
+    /// The positions of the last removals in the queue.
+    removals: HashMap<Digest, u64>,
     /// Ranges that are free once all changes before a position are durable, with their blocks.
     retired: VecDeque<(u64, u32, RawHandle)>,
     /// The blocks of these ranges together.
@@ -116,6 +118,7 @@ impl State {
             next_number,
             queue: VecDeque::new(),
             written: 0,
+            removals: HashMap::new(),
             retired: VecDeque::new(),
             retired_blocks: 0,
             sync_wanted: false,
@@ -364,8 +367,40 @@ impl State {
         Some(window.changes)
     }
 
+    /// Returns whether the journal has all changes.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Returns the changes that are not yet in the journal.
+    pub(super) fn queued(&self) -> Vec<Change> {
+        self.queue.iter().copied().collect()
+    }
+
+    /// Takes the changes before a position out of the queue: the journal has them.
+    pub(super) fn end_queued(&mut self, position: u64) {
+        let changes = self.queue.drain(..(position - self.written) as usize);
+        for (at, change) in (self.written..).zip(changes) {
+            if let Change::Removed(digest, _) = change
+                && self.removals.get(&digest) == Some(&at)
+            {
+                self.removals.remove(&digest);
+            }
+        }
+        self.written = position;
+    }
+
+    /// Returns whether a value of a key may be found after a restart: it is there, or the journal
+    /// does not have its removal yet.
+    pub(super) fn may_have(&self, digest: &Digest) -> bool {
+        self.removals.contains_key(digest) || self.index.number_of(digest).is_some()
+    }
+
     /// Adds a change to the queue, and to the window.
     fn record(&mut self, change: Change) {
+        if let Change::Removed(digest, _) = change {
+            self.removals.insert(digest, self.position());
+        }
         self.queue.push_back(change);
         let Some(window) = &mut self.window else { return };
         if window.changes.len() == Window::MAX_CHANGES {
@@ -379,6 +414,22 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Only the last removal of a key counts.
+    #[test]
+    fn a_key_may_have_a_value_until_its_removal_is_recorded() {
+        let mut state = State::new(0, EvictionOrder::Lru);
+        let keys @ [a, b, _] = [1, 2, 3].map(|byte| Digest([byte; 16]));
+        for (number, digest) in (0..).zip([a, b, a]) {
+            state.record(Change::Removed(digest, number));
+        }
+        let expected = [(0, [true, true, false]), (2, [true, false, false]), (3, [false; 3])];
+        for (position, may_have) in expected {
+            state.end_queued(position);
+            assert_eq!(keys.map(|key| state.may_have(&key)), may_have, "until {position}");
+            assert_eq!(state.is_recorded(), position == 3);
+        }
+    }
 
     #[test]
     fn a_day_has_the_bytes_of_the_whole_life_by_its_days() {

@@ -1,7 +1,6 @@
 //! [`DiskTier`]: values on a device, found by their keys. [Storing](super::store) and
 //! [fetching](super::fetch) have files of their own.
 
-use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +22,7 @@ use super::origins::Origins;
 use super::state::State;
 use super::stats::TierStats;
 use crate::device::{Device, FileDevice, FixedBuffersError};
-use crate::format::{BLOCK, Change, Digest, Layout, MAX_EXTENTS, Namespaces, Owner};
+use crate::format::{BLOCK, Digest, Layout, MAX_EXTENTS, Namespaces, Owner};
 use crate::index::seconds_now;
 use crate::process::Process;
 
@@ -198,20 +197,10 @@ impl<D: Device> DiskTier<D> {
         Ok(removed)
     }
 
-    /// Returns for each key whether a value of it may be found after a restart: it is there, or the
-    /// journal does not have its removal yet.
-    pub(crate) fn may_come_back(&self, keys: &[&[u8]]) -> Vec<bool> {
-        if self.is_forked() {
-            return vec![true; keys.len()];
-        }
-        let state = self.state();
-        let removed = state.queue.iter().filter_map(|change| match change {
-            Change::Removed(digest, _) => Some(*digest),
-            _ => None,
-        });
-        let removed: HashSet<Digest> = removed.collect();
-        let may = |digest| removed.contains(&digest) || state.index.number_of(&digest).is_some();
-        keys.iter().map(|key| may(self.digest(key))).collect()
+    /// Returns whether a value of a key may be found now or later: it is there, also as a
+    /// [suspect](super::Fetched::Suspect), or the journal does not have its removal yet.
+    pub(crate) fn may_have(&self, key: &[u8]) -> bool {
+        self.is_forked() || self.state().may_have(&self.digest(key))
     }
 
     /// Removes every value, durably.

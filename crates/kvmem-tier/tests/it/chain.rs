@@ -66,6 +66,17 @@ fn a_value_that_was_fetched_from_the_lower_tier_returns_to_the_upper_one() {
     assert_eq!(upper.len_of(&gone.to_le_bytes()), Some(10_000));
 }
 
+/// Whichever of the two has it, a value may be found.
+#[test]
+fn a_chain_may_have_what_either_tier_may_have() {
+    let [(_, upper), (_, lower)] = [1, 2].map(|seed| tier(1 << 20, seed));
+    let chain = Chain::new(upper.clone(), lower.clone());
+    upper.store(&[(b"above", b"value")]).remove(0).unwrap();
+    lower.store(&[(b"below", b"value")]).remove(0).unwrap();
+    let keys: [&[u8]; 3] = [b"above", b"below", b"none"];
+    assert_eq!(keys.map(|key| chain.may_have(key)), [true, true, false]);
+}
+
 #[test]
 fn removals_reach_both_tiers() {
     let ((_, upper), (_, lower), cache) = chained(true);

@@ -135,10 +135,12 @@ fn a_value_that_is_not_stored_fails_if_an_older_one_may_come_back() {
         let outcomes = Tier::store(&tier, &values);
         assert!(matches!(outcomes[..], [Err(_), Ok(StoreOutcome::NotStored)]), "{outcomes:?}");
         assert_eq!((tier.len_of(b"key"), tier.len_of(b"none")), (None, None));
+        assert_eq!((tier.may_have(b"key"), tier.may_have(b"none")), (true, false));
         disk.fail_at(0..0, 0);
         if removes {
             tier.retry_now();
             Tier::remove(&tier, &[b"key"]).unwrap();
+            assert!(!tier.may_have(b"key"));
         }
         kill(tier, &disk);
         let found = get(&self::tier(&disk), b"key");

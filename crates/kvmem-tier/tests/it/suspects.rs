@@ -86,6 +86,7 @@ fn a_suspect_is_no_value_until_it_is_read_again() {
     disk.fail_reads_once_in(0);
     assert_eq!(fetch(&tier, 3), Fetched::Suspect);
     assert!(tier.len_of(&[3]).is_none() && !tier.touch(&[3]));
+    assert_eq!([3, VALUES].map(|key| tier.may_have(&[key])), [true, false]);
     assert_eq!(fetch(&tier, 4), Fetched::Hit);
     let stats = tier.stats();
     assert_eq!((stats.io_misses, stats.suspect_misses, stats.suspects), (3, 2, 1));

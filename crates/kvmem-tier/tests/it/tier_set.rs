@@ -124,6 +124,7 @@ fn keys_spread_over_the_devices_and_are_found_in_any_order_of_them() {
     let stats = first.stats();
     assert_eq!((stats.entries, stats.stored, stats.hits), (200, 200, 200));
     assert_eq!(first.len_of(&7_u32.to_le_bytes()), Some(value(7).len() as u64));
+    assert_eq!([7_u32, 200].map(|key| first.may_have(&key.to_le_bytes())), [true, false]);
     let names: Vec<[u8; 4]> = (0..250_u32).map(u32::to_le_bytes).collect();
     let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
     assert_eq!(first.remove(&names[190..]).unwrap(), 10);

@@ -89,6 +89,10 @@ impl Tier for Chain {
         }
     }
 
+    fn may_have(&self, key: &[u8]) -> bool {
+        self.upper.may_have(key) || self.lower.may_have(key)
+    }
+
     fn ask(&self, keys: &[&[u8]]) -> Vec<Option<u64>> {
         let mut all = self.upper.ask(keys);
         fill(keys, &mut all, Option::is_none, |keys| self.lower.ask(keys));

@@ -166,6 +166,15 @@ pub trait Tier: Send + Sync {
         self.look_up(&[key]).first().copied().unwrap_or(Lookup::Missing)
     }
 
+    /// Returns whether a value of a key may be found now or later, also by the next process. A node
+    /// [removes](Self::remove) the key of a value that must not come back only then. Does not wait.
+    ///
+    /// The default returns what a look-up says. A tier overrides it if it has values that it does
+    /// not find for a while, or forgets values before its device has a record of that.
+    fn may_have(&self, key: &[u8]) -> bool {
+        self.len_of(key) != Lookup::Missing
+    }
+
     /// Returns the lengths of the values under keys, in the same order. May wait, for a network.
     /// The default is for a tier that [knows all](Self::knows_all) its values.
     fn ask(&self, keys: &[&[u8]]) -> Vec<Option<u64>> {

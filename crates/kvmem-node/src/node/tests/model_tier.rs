@@ -19,6 +19,8 @@ pub(super) struct ModelTier {
     pub(super) near: Mutex<BTreeMap<Vec<u8>, u64>>,
     /// The values that only a look-up finds, if there is a network.
     pub(super) far: Option<Mutex<BTreeMap<Vec<u8>, u64>>>,
+    /// Keys of values that it has and does not find for a while.
+    pub(super) hidden: Mutex<Vec<Vec<u8>>>,
     /// Keys that were marked as used, in order.
     pub(super) touched: Mutex<Vec<Vec<u8>>>,
     pub(super) state: Mutex<Option<TierState>>,
@@ -83,6 +85,7 @@ impl Tier for ModelTier {
         for map in maps {
             map.lock().expect("no panic").retain(|key, _| !keys.contains(&key.as_slice()));
         }
+        self.hidden.lock().expect("no panic").retain(|key| !keys.contains(&key.as_slice()));
         Ok(())
     }
 
@@ -93,6 +96,11 @@ impl Tier for ModelTier {
 
     fn sync(&self) -> Result<(), BoxError> {
         if self.fails_to_sync { Err("it fails".into()) } else { Ok(()) }
+    }
+
+    fn may_have(&self, key: &[u8]) -> bool {
+        let is_hidden = self.hidden.lock().expect("no panic").iter().any(|it| it == key);
+        is_hidden || self.len_of(key) != Lookup::Missing
     }
 
     fn knows_all(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use super::super::events::{Change, Place};
 use super::super::{EventKind, Listed};
-use super::model_tier::{ModelTier, NO_KEYS, PAGE, TierNode, roomy};
+use super::model_tier::{ModelTier, NO_KEYS, PAGE, TierNode, in_model, roomy};
 use super::*;
 use crate::format::TierRemovals;
 use crate::tier::Offered;
@@ -84,6 +84,33 @@ fn what_a_tier_failed_to_store_is_removed_there_when_it_goes() {
         }
         leave(&mut used);
         assert_eq!(removed_next(&mut used), removed, "{offered:?}");
+    }
+}
+
+/// A tier may have a value that it does not find for a while: a disk that failed to read it tries
+/// again later. It is removed like one that is found, and no removal counts it.
+#[test]
+fn what_a_tier_does_not_find_for_a_while_is_removed_there() {
+    let leave: [fn(&mut TierNode); 5] = [
+        |used| assert_eq!(used.evict(), b'a'),
+        |used| assert_eq!(used.node.remove(used.session, &[b"a"]), Ok(1)),
+        |used| used.insert(*b"a"),
+        |used| {
+            used.node.entry(used.slot(b'a')).set_clean();
+            assert_eq!(used.node.remove(used.session, &[b"a"]), Ok(1));
+        },
+        |used| {
+            let keys: [&[u8]; 2] = [b"a", b"none"];
+            assert_eq!(used.node.remove_only_in_tier(used.session, &keys, Some(1)), (0, 1));
+        },
+    ];
+    for leave in leave {
+        let tier = ModelTier { hidden: Mutex::new(vec![in_model(b"a")]), ..ModelTier::default() };
+        let mut used = TierNode::new(tier);
+        used.insert(*b"a");
+        leave(&mut used);
+        assert_eq!(removed_next(&mut used), [b"a"]);
+        assert!(used.tier.hidden.lock().expect("no panic").is_empty());
     }
 }
 

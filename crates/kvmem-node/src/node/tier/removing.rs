@@ -54,10 +54,10 @@ impl Node {
         namespace: u16,
         key: &[u8],
     ) -> bool {
-        match queue.tier.len_of(&self.key_in_tier(namespace, key)) {
-            Lookup::Found(_) => true,
-            Lookup::Missing => false,
+        let key = self.key_in_tier(namespace, key);
+        match queue.tier.len_of(&key) {
             Lookup::Unknown => kind != EventKind::Evicted,
+            Lookup::Found(_) | Lookup::Missing => queue.tier.may_have(&key),
         }
     }
 
@@ -109,11 +109,11 @@ impl Node {
             let named = (namespace, key.to_vec());
             let jobs = queue.removals.get(&named).map(|(jobs, _)| *jobs);
             let (under_way, has_failed) = (jobs.is_some_and(|jobs| jobs > 0), jobs == Some(0));
-            let known = queue.tier.len_of(&self.key_in_tier(namespace, key));
-            let there = known.found().is_some();
-            // A value that only a look-up would find is removed without being counted. A removal
-            // that has failed is made again.
-            if (known != Lookup::Missing || has_failed) && !under_way {
+            let tier_key = self.key_in_tier(namespace, key);
+            let there = queue.tier.len_of(&tier_key).found().is_some();
+            // A value that only a look-up would find, or that is not found now, is removed without
+            // being counted. A removal that has failed is made again.
+            if (has_failed || queue.tier.may_have(&tier_key)) && !under_way {
                 self.push_removal(None, namespace, key.to_vec());
                 removed += usize::from(there);
             }

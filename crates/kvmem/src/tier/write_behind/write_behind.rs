@@ -338,6 +338,12 @@ impl Tier for WriteBehind {
         self.find(keys, || Lookup::Missing, len, |keys| self.tier().look_up(keys))
     }
 
+    fn may_have(&self, key: &[u8]) -> bool {
+        let Ok(queue) = self.queue() else { return true };
+        let queued = matches!(queue.find([key].into_iter())[..], [Found::Value(_)]);
+        queued || self.tier().may_have(key)
+    }
+
     fn ask(&self, keys: &[&[u8]]) -> Vec<Option<u64>> {
         let len = |value: &Queued| Some(value.pinned.bytes().len() as u64);
         self.find(keys, || None, len, |keys| self.tier().ask(keys))

@@ -70,9 +70,12 @@ fn values_in_the_queue_are_found_and_written_in_the_order_of_eviction() {
         assert_eq!(get(&cache, key), Some(value(key, 0)), "{key}");
     }
     assert!(below.state().values.is_empty() && below.state().reads.is_empty());
+    let may_have = |key: u64| behind.may_have(&key.to_le_bytes());
+    assert_eq!([0, 15, 20].map(may_have), [true, true, false]);
     assert!(behind.stats().hits >= 15, "{:?}", behind.stats());
     below.stop(false);
     behind.flush();
+    assert_eq!([0, 15, 20].map(may_have), [true, true, false]);
     let keys: Vec<u64> = (1..10).collect();
     assert_eq!(below.state().batches[0], [0]);
     assert!(below.state().batches[1].starts_with(&keys), "{:?}", below.state().batches);
