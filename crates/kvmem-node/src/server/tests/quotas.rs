@@ -65,7 +65,8 @@ fn few_requests_for_events_wait() {
     assert!(answer_at(&socket).is_none());
 }
 
-/// Pins count as reservations do, also those that a returning client names.
+/// Pins count as reservations do. A returning client may name as many of both: the answer to a commit
+/// may have been lost, and its blocks be pinned since.
 #[test]
 fn pins_have_the_quota_of_handles() {
     let node = NodeOptions { max_handles_per_session: 3, ..NodeOptions::default() };
@@ -83,12 +84,15 @@ fn pins_have_the_quota_of_handles() {
     drop(socket);
     stepped.server.quantum(number, now_ms());
     let (socket, number, _) = stepped.greet_again(welcome.token);
-    let resume = |count| {
-        let pins = (0..count).map(|slot| (BlockHandle { slot, generation: 1 }, 1)).collect();
-        Call::Resume { pins, reservations: Vec::new() }
+    let resume = |pins: u32, reservations: u32| {
+        let handle = |slot| BlockHandle { slot, generation: 1 };
+        let pins = (0..pins).map(|slot| (handle(slot), 1)).collect();
+        Call::Resume { pins, reservations: (0..reservations).map(handle).collect() }
     };
-    assert!(stepped.exchange(&socket, number, resume(3)).0.is_ok());
-    assert_eq!(stepped.exchange(&socket, number, resume(1)).0.expect_err("four"), expected);
+    assert!(stepped.exchange(&socket, number, resume(3, 2)).0.is_ok());
+    assert!(stepped.exchange(&socket, number, resume(0, 1)).0.is_ok());
+    let expected = CallError::Quota { what: Quota::SessionHandles, value: 7, limit: 6 };
+    assert_eq!(stepped.exchange(&socket, number, resume(1, 0)).0.expect_err("seven"), expected);
     stepped.server.node().check().expect("the invariants hold");
 }
 
