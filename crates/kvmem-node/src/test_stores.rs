@@ -8,12 +8,14 @@ use std::cell::RefCell;
 use std::sync::atomic::{self, Ordering};
 
 /// An effect of this thread on other processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// A word of the index file became `after`.
     Index { address: usize, before: u64, after: u64 },
     /// A word of a session or a ring, of `bytes` bytes, became `after`.
     Word { address: usize, bytes: usize, before: u64, after: u64 },
+    /// Bytes of the memory changed, which were these before.
+    Memory { address: usize, before: Box<[u8]> },
     /// A packet was sent by the simulated socket of this number.
     Packet { socket: u64 },
 }
@@ -26,7 +28,7 @@ impl Effect {
             Effect::Index { before, after, .. } | Effect::Word { before, after, .. } => {
                 before == after
             }
-            Effect::Packet { .. } => false,
+            Effect::Memory { .. } | Effect::Packet { .. } => false,
         }
     }
 }
@@ -54,6 +56,18 @@ pub(crate) fn note(cell: &atomic::AtomicU64, value: u64) {
     });
 }
 
+/// Notes a change of bytes, before it is made.
+///
+/// # Safety
+/// The bytes can be read.
+pub(crate) unsafe fn note_bytes(first: *const u8, len: usize) {
+    add(|| {
+        // SAFETY: the caller says that the bytes can be read.
+        let before = unsafe { std::slice::from_raw_parts(first, len) };
+        Effect::Memory { address: first.expose_provenance(), before: before.into() }
+    });
+}
+
 /// Runs `calls`, and returns the effects that they had.
 pub(crate) fn effects_of<R>(calls: impl FnOnce() -> R) -> (R, Vec<Effect>) {
     let outer = EFFECTS.replace(Some(Vec::new()));
@@ -68,7 +82,7 @@ pub(crate) fn record(calls: impl FnOnce()) -> Vec<(usize, u64)> {
         Effect::Index { address, after, .. } | Effect::Word { address, after, .. } => {
             Some((address, after))
         }
-        Effect::Packet { .. } => None,
+        Effect::Memory { .. } | Effect::Packet { .. } => None,
     };
     effects.into_iter().filter_map(store).collect()
 }

@@ -225,6 +225,11 @@ impl NodeMemory {
         let all = self.bytes.len() as u64;
         let is_apart = to >= from.end || to.saturating_add(len) <= from.start;
         assert!(from.end <= all && to.saturating_add(len) <= all && is_apart, "the node said so");
+        #[cfg(test)]
+        // SAFETY: the range lies in the region, as was just checked.
+        unsafe {
+            crate::test_stores::note_bytes(base.add(to as usize), len as usize);
+        }
         // SAFETY: both ranges lie in the region and do not overlap, as was just checked. The bytes
         // are copied as raw memory, to which no reference exists: a client may write to them all
         // the same.
@@ -251,6 +256,12 @@ impl NodeMemory {
         let (start, end) = (range.start.next_multiple_of(page), range.end / page * page);
         if start >= end {
             return;
+        }
+        #[cfg(test)]
+        // SAFETY: the range lies in the region, as the kernel checks again.
+        unsafe {
+            let first = self.bytes.base().as_ptr().add(start as usize);
+            crate::test_stores::note_bytes(first, (end - start) as usize);
         }
         let file = self.bytes.fd().expect("the memory of a node is shared");
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

@@ -42,20 +42,20 @@ use crate::format::{Committing, State, Word};
 /// kernel takes 0.5 µs for 4 KiB, and 12 to 100 µs in a virtual machine whose host must find the
 /// page first.
 const STEP_BYTES: u64 = 512 << 10;
-const RESIDENT_PIECE: u64 = 64 << 10;
+const RESIDENT_PIECE: u64 = if cfg!(test) { 1 } else { 64 << 10 };
 /// The most bytes that go back to the kernel in one piece, if a page has fewer: the entries of one
 /// page table, 0.4 ms.
-const RETURNED_PIECE: u64 = 2 << 20;
+const RETURNED_PIECE: u64 = if cfg!(test) { 1 } else { 2 << 20 };
 /// The most bytes of a chunk.
 const CHUNK_BYTES: u64 = 16 << 20;
 /// The most ranges of a chunk: to close one takes as long as there are ranges behind it.
 const CHUNK_RANGES: usize = 512;
 /// Entries that one step looks at, and one piece, and bytes that a step copies before it ends.
 const LOOKED_AT: u32 = 1 << 14;
-const LOOKED_AT_PIECE: u32 = 1 << 7;
+const LOOKED_AT_PIECE: u32 = if cfg!(test) { 1 << 2 } else { 1 << 7 };
 const MOVED_BYTES: u64 = 4 << 20;
 /// The most bytes that are copied in one piece.
-const MOVED_PIECE: u64 = 64 << 10;
+const MOVED_PIECE: u64 = if cfg!(test) { 128 } else { 64 << 10 };
 /// A longer value is evicted where it would have to move: many others would make way for it.
 const MAX_MOVED: u64 = 32 << 20;
 

@@ -51,6 +51,16 @@ impl Node {
         slots.map(value).collect()
     }
 
+    /// Returns the first word of the bytes at an offset.
+    pub(crate) fn first_word(&self, offset: u64) -> u64 {
+        assert!(offset + 8 <= self.memory.header.memory_len, "offset {offset}");
+        // SAFETY: the word lies in the region, as was just checked, and its bytes are read as such.
+        unsafe {
+            let first = self.memory.bytes.base().as_ptr().add(offset as usize);
+            first.cast::<u64>().read_unaligned()
+        }
+    }
+
     /// Returns the grants of all sessions that do not end. Without `look`, no client lives: whether
     /// one does is a system call.
     pub(crate) fn granting(&self, look: bool) -> Vec<Granting> {

@@ -66,6 +66,7 @@ enum Want {
     Locate(Vec<Vec<u8>>),
     Events { from: u64, wait_ms: u32 },
     Evict(u64),
+    Resize(u64),
     Clear,
     KeepAlive,
     KeepPins,
@@ -128,6 +129,7 @@ pub(super) struct Client {
     pub(super) pid: u32,
     pub(super) number: u64,
     pub(super) life: Life,
+    pub(super) uid: u32,
     namespace: usize,
     read_only: bool,
     wants_rings: bool,
@@ -160,6 +162,7 @@ impl Client {
             pid,
             number,
             life: Life::Runs,
+            uid: own_uid() + if outside.config.users { random.below(3) as u32 } else { 0 },
             namespace: random.below(outside.config.namespaces as u64) as usize,
             read_only: random.once_in(8),
             wants_rings: outside.config.rings && !random.once_in(3),
@@ -175,6 +178,10 @@ impl Client {
             stores: VecDeque::new(),
             winds_up: outside.winds_up,
         }
+    }
+
+    fn is_operator(&self) -> bool {
+        self.uid == own_uid()
     }
 
     /// Returns whether the client has something to do now.
@@ -727,7 +734,7 @@ impl Client {
             let count = 1 + random.log_below(6);
             (first..first + count).map(|it| key(it % outside.config.keys)).collect::<Vec<_>>()
         };
-        match random.below(40) {
+        match random.below(41) {
             0..12 if !self.read_only => {
                 let keys = keys(random);
                 let len =
@@ -751,6 +758,9 @@ impl Client {
             36 if !self.read_only && random.once_in(4) => Want::Clear,
             37 => Want::KeepAlive,
             38 => Want::KeepPins,
+            39 if self.is_operator() && outside.config.elastic => {
+                Want::Resize(outside.config.a_size(random))
+            }
             _ => Want::Stats,
         }
     }
@@ -808,6 +818,7 @@ impl Client {
                 Call::Events { from: *from, max: 16, wait_ms: *wait_ms }
             }
             Want::Evict(bytes) => Call::Evict { namespace: Some(namespace), bytes: *bytes },
+            Want::Resize(size) => Call::Resize { size: *size },
             Want::Clear => Call::Clear { namespace: Some(namespace) },
             Want::KeepAlive => Call::KeepAlive,
             Want::KeepPins => Call::KeepPins,
@@ -918,6 +929,7 @@ impl Client {
             | (Want::Touch(_), Ok(Answer::Count(_)))
             | (Want::Events { .. }, Ok(Answer::Events(_)))
             | (Want::Evict(_) | Want::Clear, Ok(Answer::Count(_)))
+            | (Want::Resize(_), Ok(Answer::Resized(_)))
             | (Want::KeepAlive | Want::KeepPins, Ok(Answer::Done))
             | (Want::Stats, Ok(Answer::Stats(_)))
             | (
@@ -933,6 +945,11 @@ impl Client {
         }
         Ok(what.into())
     }
+}
+
+/// Returns the user of the server.
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 /// Returns the key of a number below 64, of 1 to 64 bytes.
@@ -975,9 +992,14 @@ fn write_word(address: usize, bytes: usize, value: u64) {
 /// Takes back stores to words, the last one first.
 pub(super) fn take_back(effects: &[Effect]) {
     for effect in effects.iter().rev() {
-        match *effect {
-            Effect::Word { address, bytes, before, .. } => write_word(address, bytes, before),
-            Effect::Index { address, before, .. } => write_word(address, 8, before),
+        match effect {
+            Effect::Word { address, bytes, before, .. } => write_word(*address, *bytes, *before),
+            Effect::Index { address, before, .. } => write_word(*address, 8, *before),
+            Effect::Memory { address, before } => {
+                let first = std::ptr::with_exposed_provenance_mut::<u8>(*address);
+                // SAFETY: the bytes are those of a mapping that this thread alone uses.
+                unsafe { first.copy_from_nonoverlapping(before.as_ptr(), before.len()) };
+            }
             Effect::Packet { .. } => {}
         }
     }

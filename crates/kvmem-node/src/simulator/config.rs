@@ -5,7 +5,12 @@ use std::time::Duration;
 use kvmem_testkit::random::Random;
 
 use crate::node::{Eviction, NamespaceLimits, NodeOptions};
-use crate::server::ServerOptions;
+use crate::server::{AllowedGroup, ServerOptions};
+
+use super::world::GROUP;
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;
 
 /// The sizes and options of a history, small enough that every limit is reached.
 #[derive(Clone, Debug)]
@@ -16,6 +21,12 @@ pub(super) struct Config {
     /// Keys of each namespace.
     pub(super) keys: u64,
     pub(super) memory_bytes: usize,
+    /// Whether the memory changes its size.
+    pub(super) elastic: bool,
+    /// Whether the clients have several users.
+    pub(super) users: bool,
+    /// The time that a look at the clock takes.
+    pub(super) look: Duration,
     pub(super) max_len: u64,
     /// Packets that a socket takes.
     pub(super) capacity: usize,
@@ -38,7 +49,9 @@ pub(super) struct Config {
 impl Config {
     pub(super) fn new(seed: u64) -> Config {
         let mut random = Random::new(seed ^ 0x5EED);
-        let memory_bytes = 4096 << random.below(4);
+        let elastic = random.once_in(2);
+        let memory_bytes = 4096 << if elastic { 1 + random.below(4) } else { random.below(4) };
+        let users = random.once_in(3);
         let align = 64 << random.below(4);
         let bytes = memory_bytes as u64;
         let limit = |random: &mut Random, most: u64| match random.once_in(4) {
@@ -70,6 +83,10 @@ impl Config {
             reclaim_pins: random.once_in(2),
             max_connections: 20,
             max_rings: 20,
+            allow_groups: match users {
+                true => vec![AllowedGroup { gid: GROUP, read_only: false }],
+                false => Vec::new(),
+            },
             drain: Duration::from_millis([0, 0, 3000][random.below(3) as usize]),
             spin: if random.once_in(2) { Duration::ZERO } else { Duration::from_micros(50) },
             ..ServerOptions::default()
@@ -81,6 +98,9 @@ impl Config {
             namespaces: 1 + random.below(3) as usize,
             keys: 4 + random.below(20),
             memory_bytes,
+            elastic,
+            users,
+            look: Duration::from_micros([10, 300][random.below(2) as usize]),
             max_len,
             capacity: 1 + random.log_below(64) as usize,
             rings: random.once_in(2),
@@ -93,5 +113,11 @@ impl Config {
             node,
             server,
         }
+    }
+
+    /// Returns a size that the memory may have.
+    pub(super) fn a_size(&self, random: &mut Random) -> u64 {
+        let pages = self.memory_bytes as u64 / PAGE;
+        if self.elastic { PAGE * (1 + random.below(pages)) } else { u64::MAX }
     }
 }

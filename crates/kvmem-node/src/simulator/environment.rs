@@ -8,9 +8,6 @@ use std::time::{Duration, Instant};
 use kvmem_testkit::random::Random;
 use rustix::event::{EventfdFlags, eventfd};
 
-/// The time that a look at the clock takes: a loop that waits for the clock ends.
-const LOOK: Duration = Duration::from_micros(10);
-
 /// Numbers of processes, which are used again and again.
 const PIDS: std::ops::Range<u32> = 100..108;
 
@@ -22,6 +19,9 @@ struct Environment {
     boot: Duration,
     /// Without suspended time.
     running: Duration,
+    /// The time that a look at the clock takes: a loop that waits for the clock ends, and so does a
+    /// slice of time.
+    look: Duration,
     random: Random,
     processes: BTreeMap<u32, Process>,
     last_pid: u32,
@@ -51,12 +51,18 @@ pub(super) fn begin(seed: u64) {
         base: Instant::now(),
         boot: Duration::from_secs(1000),
         running: Duration::ZERO,
+        look: Duration::from_micros(10),
         random: Random::new(seed),
         processes: BTreeMap::new(),
         last_pid: PIDS.start,
         last_number: 0,
         opened: HashMap::new(),
     }));
+}
+
+/// Sets the time that a look at the clock takes.
+pub(super) fn set_look(look: Duration) {
+    with(|it| it.look = look);
 }
 
 /// Ends the simulation of this thread.
@@ -75,8 +81,8 @@ pub(crate) fn now_ms() -> Option<u64> {
 
 pub(crate) fn instant() -> Option<Instant> {
     with(|it| {
-        it.boot += LOOK;
-        it.running += LOOK;
+        it.boot += it.look;
+        it.running += it.look;
         it.base + it.running
     })
 }

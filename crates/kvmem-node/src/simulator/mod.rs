@@ -1,8 +1,9 @@
 //! *Simulator*: whole nodes in virtual time, one seed after the other.
 //!
-//! A history has a server, up to four clients, rings, a disk tier, a disk and a clock. All run in
-//! one thread, and a number chooses each step. No step waits, so an hour of a node takes seconds,
-//! and a seed has the same history every time.
+//! A history has a server, up to four clients of up to three users, rings, a disk tier, a disk and
+//! a clock. In every other one, operators and restarts change the size of the memory. All run in one
+//! thread, and a number chooses each step. No step waits, so an hour of a node takes seconds, and a
+//! seed has the same history every time.
 //!
 //! ```text
 //!  history   seeds, steps, shrinking
@@ -29,7 +30,7 @@
 //!
 //! | fault | when |
 //! |---|---|
-//! | the server is killed | between any two of its effects: stores to the index, words and rings, and packets. Later effects are taken back |
+//! | the server is killed | between any two of its effects: stores to the index, words and rings, copies and returns of memory, and packets. Later effects are taken back |
 //! | the server is stopped, and drains | between two steps |
 //! | a client is killed | between two stores to a ring, two writes to a block, or two packets. The kernel then takes its mappings, its files and its number, one step after the other |
 //! | a client is stopped, and runs again | at the same places, for up to four leases |
@@ -50,10 +51,9 @@
 //!
 //! # Not simulated
 //!
-//! The library's client, which blocks in its threads; several users; the scrubber; tiers over a
-//! network; other sizes of the memory; reads of the kernel that go on after a killed server. Values
-//! that must have ended are looked for only where there is no tier, which counts from a later
-//! moment.
+//! The library's client, which blocks in its threads; the scrubber; tiers over a network; reads of
+//! the kernel that go on after a killed server. Values that must have ended are looked for only
+//! where there is no tier, which counts from a later moment.
 
 mod client;
 mod config;

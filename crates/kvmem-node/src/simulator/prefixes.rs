@@ -7,12 +7,12 @@
 //!
 //! 1. The index has no damaged entry, and the invariants of the node hold.
 //! 2. A value is one that could be found before the step or after it, or that the step has
-//!    committed. A value of both is found.
+//!    committed. A value of both is found, also if it moves in the step.
 //! 3. Of a batch that the step has committed, all values are found or none.
 //! 4. A session whose client lives has the grants that it had before the step and has after it.
 //! 5. With all clients gone, nothing is in use but the values.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::format::{ENTRIES_AT, ENTRY_BYTES, MAX_SESSIONS};
 use crate::node::{FoundValues, Granting, Node, NodeMemory, NodeOptions};
@@ -22,13 +22,18 @@ use crate::test_stores::{Effect, effects_of};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     pub(super) values: FoundValues,
+    /// The first word of each value, which names it.
+    names: BTreeMap<(u16, Vec<u8>), u64>,
     pub(super) granting: Vec<Granting>,
     pub(super) batches: u64,
 }
 
 impl Seen {
     pub(super) fn of(node: &Node) -> Seen {
-        Seen { values: node.found_values(), granting: node.granting(true), batches: node.batches() }
+        let values = node.found_values();
+        let names = values.iter().map(|(key, it)| (key.clone(), node.first_word(it.offset)));
+        let names = names.collect();
+        Seen { values, names, granting: node.granting(true), batches: node.batches() }
     }
 }
 
@@ -77,7 +82,7 @@ impl Prefixes {
                 let at = address.checked_sub(self.of_server[1]).filter(|at| *at < WORDS_BYTES)?;
                 copy[1] + at
             }
-            Effect::Packet { .. } => return None,
+            Effect::Memory { .. } | Effect::Packet { .. } => return None,
         };
         Some(std::ptr::with_exposed_provenance_mut(address))
     }
@@ -200,8 +205,12 @@ impl Prefixes {
             if let Some((key, _)) = stays.clone().find(|(key, it)| values.get(*key) != Some(it)) {
                 return Err(format!("the value of {key:?} is lost"));
             }
+            let moves = before.names.iter().filter(|(key, it)| after.names.get(*key) == Some(it));
+            if let Some((key, _)) = moves.clone().find(|(key, _)| !values.contains_key(*key)) {
+                return Err(format!("the value of {key:?} is lost while it moves"));
+            }
             let came = after.values.iter().filter(|(_, it)| it.batch >= before.batches);
-            let mut batches = std::collections::BTreeMap::<u64, [usize; 2]>::new();
+            let mut batches = BTreeMap::<u64, [usize; 2]>::new();
             for (key, value) in came {
                 let found = usize::from(values.get(key) == Some(value));
                 batches.entry(value.batch).or_default()[found] += 1;

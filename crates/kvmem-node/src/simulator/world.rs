@@ -20,7 +20,7 @@ use super::environment;
 use super::prefixes::{Prefixes, Seen};
 use super::timed_tier::{Ends, TimedTier};
 use super::wire::{ClientEnd, Wire};
-use crate::node::{Node, NodeMemory};
+use crate::node::{Node, NodeMemory, NodeOptions};
 use crate::server::{Accepted, NodeServer};
 use crate::socket::Peer;
 use crate::test_stores::{Effect, effects_of};
@@ -41,6 +41,9 @@ pub(super) struct Outside {
 
 /// Steps without faults before the clients give back what they have.
 const WINDING: u32 = 1000;
+
+/// The group of all clients, which may connect if there are several users.
+pub(super) const GROUP: u32 = 4000;
 
 /// Names of the namespaces.
 const NAMESPACES: [&str; 3] = ["alpha", "beta", ""];
@@ -64,8 +67,8 @@ impl Outside {
         let descriptor = environment::open_process(client.pid).flatten();
         let peer = Peer {
             pid: client.pid,
-            uid: rustix::process::geteuid().as_raw(),
-            groups: vec![rustix::process::getegid().as_raw()],
+            uid: client.uid,
+            groups: vec![GROUP],
             process_id: if self.config.numbers { client.number } else { 0 },
             descriptor: descriptor.filter(|_| self.config.descriptors),
         };
@@ -120,6 +123,7 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(config: Config) -> World {
+        environment::set_look(config.look);
         let (node, memory) = fresh(&config);
         let files = node.memory.descriptors().expect("there are descriptors");
         let prefixes = Prefixes::new(&node.memory, config.node.clone());
@@ -355,7 +359,7 @@ impl World {
         }
         self.counts.steps += 1;
         if self.server.is_none() {
-            return self.start_server();
+            return self.start_server(random);
         }
         self.counts.iterations += 1;
         (self.woken, self.has_jobs) = (false, self.disk.is_some());
@@ -466,16 +470,17 @@ impl World {
 
     fn follow_node(&mut self, effects: &[Effect], node: &Node) -> Result<(), String> {
         node.check()?;
-        let mix = |effect: &Effect| match *effect {
-            Effect::Index { after, .. } => after,
+        let mix = |effect: &Effect| match effect {
+            Effect::Index { after, .. } => *after,
             Effect::Word { after, .. } => after ^ 1,
-            Effect::Packet { socket } => socket,
+            Effect::Memory { before, .. } => before.len() as u64,
+            Effect::Packet { socket } => *socket,
         };
         for effect in effects {
             let digest = (self.counts.digest ^ mix(effect)).wrapping_mul(0x100_0000_01B3);
             self.counts.digest = digest.rotate_left(17);
         }
-        let is_store = |it: &Effect| !matches!(it, Effect::Packet { .. });
+        let is_store = |it: &Effect| matches!(it, Effect::Index { .. } | Effect::Word { .. });
         if effects.iter().any(is_store) {
             let after = Seen::of(node);
             let before = std::mem::replace(&mut self.seen, after);
@@ -499,7 +504,7 @@ impl World {
             }
             _ => true,
         };
-        let stores: Vec<Effect> = not_yet.iter().filter(is_there).copied().collect();
+        let stores: Vec<Effect> = not_yet.iter().filter(is_there).cloned().collect();
         take_back(&stores);
         self.prefixes.take_back(not_yet);
         for effect in not_yet.iter().rev() {
@@ -556,13 +561,14 @@ impl World {
     }
 
     /// Starts the next server. Each prefix of the stores of its recovery is checked, too.
-    fn start_server(&mut self) -> Result<(), String> {
+    fn start_server(&mut self, random: &mut Random) -> Result<(), String> {
         let duplicate = |file: &OwnedFd| file.try_clone().expect("there are descriptors");
         let files = self.files.each_ref().map(duplicate);
         let memory = NodeMemory::attach(files, 0).map_err(|error| error.to_string())?;
         self.prefixes.compare(&memory);
         self.prefixes.follow(&memory);
-        let options = self.outside.config.node.clone();
+        let size = self.outside.config.a_size(random);
+        let options = NodeOptions { size, ..self.outside.config.node.clone() };
         let (recovered, effects) = effects_of(|| Node::recover_mapped(memory, options));
         let (node, report) = recovered.map_err(|error| error.to_string())?;
         if report.damaged > 0 {

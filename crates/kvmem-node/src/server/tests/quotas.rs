@@ -65,8 +65,8 @@ fn few_requests_for_events_wait() {
     assert!(answer_at(&socket).is_none());
 }
 
-/// Pins count as reservations do. A returning client may name as many of both: the answer to a commit
-/// may have been lost, and its blocks be pinned since.
+/// Pins count as reservations do. A returning client may name as many of both: the answer to a
+/// commit may have been lost, and its blocks be pinned since.
 #[test]
 fn pins_have_the_quota_of_handles() {
     let node = NodeOptions { max_handles_per_session: 3, ..NodeOptions::default() };
