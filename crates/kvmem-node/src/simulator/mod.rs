@@ -1,9 +1,9 @@
 //! *Simulator*: whole nodes in virtual time, one seed after the other.
 //!
 //! A history has a server, up to four clients of up to three users, rings, a disk tier, a disk and
-//! a clock. In every other one, operators and restarts change the size of the memory. All run in one
-//! thread, and a number chooses each step. No step waits, so an hour of a node takes seconds, and a
-//! seed has the same history every time.
+//! a clock. In every other one, operators and restarts change the size of the memory. All run in
+//! one thread, and a number chooses each step. No step waits, so an hour of a node takes seconds,
+//! and a seed has the same history every time.
 //!
 //! ```text
 //!  history   seeds, steps, shrinking
