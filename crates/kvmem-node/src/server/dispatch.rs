@@ -95,7 +95,7 @@ impl NodeServer {
                 *named += pins.len() + reservations.len();
                 // A commit whose answer was lost may leave a block among the reservations that the
                 // client names, which it has pinned since.
-                let (value, limit) = (*named, 2 * self.node.max_handles());
+                let (value, limit) = (*named, self.node.max_handles().saturating_mul(2));
                 if value > limit {
                     let (value, limit) = (value as u64, limit as u64);
                     return Err(CallError::Quota { what: Quota::SessionHandles, value, limit });
