@@ -27,6 +27,8 @@ pub(super) enum Stage {
         named: usize,
         /// Whether it still has all the pins that it has named.
         pins_resumed: bool,
+        /// The word of its pins when it was greeted: they were taken back if it is another one.
+        pin_word: u64,
         /// Whether it has said that devices have the memory registered.
         registers: bool,
     },

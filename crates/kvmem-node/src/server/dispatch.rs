@@ -107,8 +107,12 @@ impl NodeServer {
                 *registers = true;
                 return Ok(Some(Answer::Done));
             }
-            (Stage::Resuming { session, pins_resumed, registers, .. }, Call::ResumeEnd) => {
-                let (session, pins_resumed) = (*session, *pins_resumed);
+            (
+                Stage::Resuming { session, pins_resumed, pin_word, registers, .. },
+                Call::ResumeEnd,
+            ) => {
+                let session = *session;
+                let pins_resumed = *pins_resumed && *pin_word == self.node.pin_word_of(session);
                 self.node.set_registers(session, *registers);
                 connection.stage = Stage::Open(session);
                 self.node.resume(session);
@@ -307,8 +311,13 @@ impl NodeServer {
                 // The client has abandoned its earlier connection, known to be broken or not.
                 self.disconnect(session);
                 self.node.begin_resuming(session);
-                let (named, pins_resumed, registers) = (0, true, false);
-                connection.stage = Stage::Resuming { session, named, pins_resumed, registers };
+                connection.stage = Stage::Resuming {
+                    session,
+                    named: 0,
+                    pins_resumed: true,
+                    pin_word: self.node.pin_word_of(session),
+                    registers: false,
+                };
                 (session, token, true)
             }
             None => {

@@ -96,6 +96,32 @@ fn pins_have_the_quota_of_handles() {
     stepped.server.node().check().expect("the invariants hold");
 }
 
+/// A client that is slow to return may lose its pins after it has named them: the word that it gets
+/// then is not theirs.
+#[test]
+fn a_client_whose_pins_are_reclaimed_while_it_returns_has_lost_them() {
+    for is_reclaimed in [false, true] {
+        let mut stepped = Stepped::new(ServerOptions::default());
+        let (socket, number, welcome) = stepped.greet_again(0);
+        stepped.insert(&socket, number, b"a", 64);
+        let (answer, _) = stepped.exchange(&socket, number, acquire(vec![Key(b"a")]));
+        let Ok(Answer::Pinned { blocks, .. }) = answer else { panic!("{answer:?}") };
+        let handle = blocks[0].as_ref().expect("it has a value").handle;
+        drop(socket);
+        stepped.server.quantum(number, now_ms());
+        let (socket, number, _) = stepped.greet_again(welcome.token);
+        let call = Call::Resume { pins: vec![(handle, 1)], reservations: Vec::new() };
+        assert!(stepped.exchange(&socket, number, call).0.is_ok());
+        let session = stepped.server.node().all_sessions()[0];
+        if is_reclaimed {
+            assert_eq!(stepped.server.node_mut().reclaim_pins(session), 1);
+        }
+        let (answer, _) = stepped.exchange(&socket, number, Call::ResumeEnd);
+        let Ok(Answer::Resumed { pins_resumed, .. }) = answer else { panic!("{answer:?}") };
+        assert_eq!(pins_resumed, !is_reclaimed);
+    }
+}
+
 #[test]
 fn a_packet_that_is_too_long_ends_the_connection() {
     let mut stepped = Stepped::new(ServerOptions::default());
