@@ -249,6 +249,10 @@ impl Node {
             let local = &mut self.locals[parent as usize];
             // The record of its own place is stale.
             (local.order, local.queued) = (order, false);
+            if local.has_moved {
+                let namespace = self.entry(parent).namespace();
+                self.namespaces.at(namespace).remove_record(order, parent);
+            }
         }
         self.queue(parent);
     }

@@ -21,6 +21,9 @@ pub(super) struct Local {
     pub(super) holding: u32,
     /// Its list has a record of it at this place.
     pub(super) queued: bool,
+    /// It came to this entry by a move: a stale record of the entry may be of a place that it gets
+    /// from a child.
+    pub(super) has_moved: bool,
     /// The number of values that had left the memory when the server reported a use of this one to
     /// the tier.
     pub(super) touched_at: u64,
@@ -48,6 +51,7 @@ impl Local {
             children: NONE,
             holding: 0,
             queued: false,
+            has_moved: false,
             touched_at: 0,
             has_stored_children: false,
             storing: false,

@@ -60,8 +60,8 @@ impl Namespace {
         &mut self.lists[usize::from(priority).min(PRIORITIES - 1)]
     }
 
-    /// Removes the stale record of an entry to which a value moves with its place in the order of
-    /// use: the record would not be stale any more.
+    /// Removes the stale record of an entry whose value comes to have its place in the order of
+    /// use, after a move: the record would not be stale any more.
     pub(super) fn remove_record(&mut self, order: u64, slot: u32) {
         self.lists.iter_mut().for_each(|list| list.remove(order, slot));
     }

@@ -592,7 +592,7 @@ impl Node {
         self.namespaces.at(what.namespace).add_block(space);
         let local = self.locals[from as usize];
         let extent = self.locals[to as usize].extent;
-        self.locals[to as usize] = Local { extent, queued: false, ..local };
+        self.locals[to as usize] = Local { extent, queued: false, has_moved: true, ..local };
         self.relink(from, to);
         // The value itself was here before, or a child from which it has its place.
         self.namespaces.at(what.namespace).remove_record(local.order, to);

@@ -51,6 +51,30 @@ fn keys(node: &Node) -> Vec<u8> {
     keys
 }
 
+/// A child moves to another entry, its parent to the entry that it left, and then the parent gets
+/// the place of its child in the order of use: a record of that place is there already.
+#[test]
+fn a_parent_that_moves_to_the_entry_of_its_child_has_one_record() {
+    let mut node = node();
+    let session = begin(&mut node, 1);
+    insert(&mut node, session, b"front", BYTES as u64 / 2);
+    insert(&mut node, session, b"before", PAGE);
+    insert(&mut node, session, b"parent", PAGE);
+    let slot = |node: &Node, key: &[u8]| node.find(0, key).expect("it has a value");
+    let [first, second] = [b"before", b"parent"].map(|key| slot(&node, key));
+    assert_eq!(node.remove(session, &[b"before"]), Ok(1));
+    let handle = node.reserve(session, &[PAGE]).expect("there is space")[0].handle;
+    let child = CommitItem { key: b"child", parent: Some(b"parent"), ..item_of(handle) };
+    node.commit(session, &[child], 1).expect("its own");
+    assert_eq!((slot(&node, b"child"), slot(&node, b"parent")), (first, second));
+    assert_eq!(node.remove(session, &[b"front"]), Ok(1));
+    node.resize(BYTES as u64 / 2);
+    assert_eq!(resize_to_the_end(&mut node, 1000), ResizeStep::Done);
+    assert_eq!(slot(&node, b"parent"), first);
+    assert_eq!(node.remove(session, &[b"child"]), Ok(1));
+    node.check().expect("the invariants hold");
+}
+
 /// A client learns whether pages that it has registered may be given back.
 #[test]
 fn memory_is_elastic_from_its_first_change_on() {
