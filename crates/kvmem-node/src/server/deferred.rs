@@ -468,14 +468,16 @@ impl NodeServer {
         (goes_on, evicted)
     }
 
-    /// Returns whether calls wait whose work goes on in the next iteration of the event loop.
+    /// Returns whether there is work for the next iteration of the event loop: calls that wait and
+    /// go on, or jobs of a tick or of the scrubber, which come after the tier was served.
     pub(super) fn has_work(&self) -> bool {
         let evicting = self.evictions_ended && !self.waiting_for_space.is_empty();
         let clearing = !self.clearing.is_empty() && !self.node.is_clearing_tier();
         let operator = self.evicting.front().is_some_and(|it| it.next == Evicted::More);
         let emptying = self.emptying == Evicted::More || self.resizing == ResizeStep::More;
         let node = self.node.is_ending() || self.node.has_found();
-        evicting || clearing || operator || emptying || node
+        let tier = self.tier.is_some() && self.node.has_jobs();
+        evicting || clearing || operator || emptying || node || tier
     }
 
     /// Takes what the threads of the tier have done, and gives them more.

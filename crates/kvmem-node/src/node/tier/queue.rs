@@ -188,6 +188,11 @@ impl Node {
         self.tier.as_ref().map_or(TierState::None, |queue| queue.tier.state())
     }
 
+    /// Returns whether there are jobs that the threads of the tier do not have yet.
+    pub(crate) fn has_jobs(&self) -> bool {
+        self.tier.as_ref().is_some_and(|queue| !queue.jobs.is_empty())
+    }
+
     /// Returns the jobs for the threads of the tier since the last call.
     pub(crate) fn take_jobs(&mut self) -> Vec<TierJob> {
         self.tier.as_mut().map_or_else(Vec::new, |queue| std::mem::take(&mut queue.jobs))

@@ -380,6 +380,34 @@ fn the_next_eviction_goes_on_when_the_first_is_over() {
     assert!(matches!(answer, Ok(Answer::Count(1..))), "{answer:?}");
 }
 
+/// A value whose time is over keeps its block until the tier has removed its older value, and the
+/// tier learns of it without an event.
+#[test]
+fn the_tier_gets_the_jobs_of_a_tick_at_once() {
+    let mut stepped = Stepped::new(ServerOptions::default());
+    let tier = Arc::new(BigTier::default());
+    tier.lens.lock().expect("no panic").push((b"\0key".to_vec(), 64));
+    let options = TierOptions { store_above: 1.0, ..TierOptions::default() };
+    stepped.server.attach_tier_with(tier, options).expect("it works");
+    let (socket, number) = stepped.greet();
+    stepped.insert_for(&socket, number, b"key", 64, 1);
+    stepped.server.serve_tier(now_ms());
+    let now = now_ms() + 1000;
+    let mut next_tick = now;
+    assert!(!stepped.server.has_work());
+    stepped.server.iterate([], &mut next_tick, now);
+    assert_eq!(stepped.server.node().stats().pinned, 1, "the tier still has to remove it");
+    assert!(stepped.server.has_work(), "nothing wakes the server");
+    stepped.server.iterate([], &mut next_tick, now);
+    assert!(!stepped.server.has_work());
+    let started = Instant::now();
+    while stepped.server.node().stats().pinned > 0 && started.elapsed() < Duration::from_secs(60) {
+        std::thread::yield_now();
+        stepped.server.serve_tier(now);
+    }
+    assert_eq!(stepped.server.node().stats().used, 0);
+}
+
 /// All values of a large namespace are removed in parts, and those that come later stay.
 #[test]
 fn clearing_is_done_in_parts() {

@@ -373,6 +373,18 @@ fn reservations_have_quotas() {
 impl Stepped {
     /// Stores a value, with a checksum.
     pub(super) fn insert(&mut self, socket: &OwnedFd, number: u32, key: &[u8], len: u64) {
+        self.insert_for(socket, number, key, len, 0);
+    }
+
+    /// Stores a value for `ttl_ms` milliseconds; 0: without an end.
+    pub(super) fn insert_for(
+        &mut self,
+        socket: &OwnedFd,
+        number: u32,
+        key: &[u8],
+        len: u64,
+        ttl_ms: u64,
+    ) {
         let handle = self.reserve(socket, number, vec![len]).expect("there is space")[0];
         let checksum = Some(crc::of(&vec![0; len as usize]));
         let item = Commit {
@@ -382,7 +394,7 @@ impl Stepped {
             checksum,
             priority: 0,
             data_type: 0,
-            ttl_ms: 0,
+            ttl_ms,
         };
         let (answer, _) = self.exchange(socket, number, Call::Commit { items: vec![item] });
         assert!(matches!(answer, Ok(Answer::Done)), "{answer:?}");
