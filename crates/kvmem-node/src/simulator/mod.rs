@@ -46,8 +46,8 @@
 //! After each step: pinned values have their bytes while their word says so, and reservations have
 //! what their client wrote. With each answer: the value is one that somebody committed, whole, and
 //! neither removed nor replaced before the call. Before time passes: no call waits for an answer
-//! that nothing will send. At the end, without faults: every call is answered, every client gives
-//! back what it has, and the node counts nothing but values.
+//! that nothing will send, and the tier has all its jobs. At the end, without faults: every call is
+//! answered, every client gives back what it has, and the node counts nothing but values.
 //!
 //! # Not simulated
 //!

@@ -230,8 +230,14 @@ impl World {
             }
             self.step(choices.bits())?;
         }
-        // The server learns of the last ends, and of time.
-        for _ in 0..200 {
+        // The server learns of the last ends, and of time. Then the tier does its last jobs.
+        for round in 0.. {
+            if round >= 200 && !self.is_anything_runnable() {
+                break;
+            }
+            if round == WINDING * 10 {
+                return Err("the server does not come to rest".to_owned());
+            }
             self.step(choices.bits())?;
         }
         let Some(server) = &mut self.server else { return Err("no server".to_owned()) };
@@ -269,7 +275,8 @@ impl World {
             || self.is_server_runnable()
     }
 
-    /// Lets time pass until something happens. Nothing may wait for an answer then.
+    /// Lets time pass until something happens. Nothing may wait for an answer then, and the tier
+    /// has all its jobs.
     fn pass_time(&mut self) -> Result<(), String> {
         let now = self.outside.now();
         if self.server.is_some()
@@ -277,6 +284,9 @@ impl World {
                 self.clients.iter().find_map(|it| Some((it.name, it.waits_for()?)))
         {
             return Err(format!("client {client} waits for an answer that does not come: {call}"));
+        }
+        if self.server.as_ref().is_some_and(|it| it.node().has_jobs()) {
+            return Err("the tier does not get its jobs".to_owned());
         }
         let server = match &self.server {
             Some(server) => now.saturating_add(server.waits(self.next_tick)),
