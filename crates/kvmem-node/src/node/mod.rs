@@ -81,7 +81,7 @@ pub use resize::Resized;
 pub(crate) use scrub::Scrubbing;
 pub(crate) use sessions::{NewSession, SessionIndex};
 #[cfg(all(test, not(loom)))]
-pub(crate) use simulated::{FoundValues, Granting};
+pub(crate) use simulated::{FoundValue, FoundValues, Granting};
 pub(crate) use slice::Slice;
 pub use stats::{Listed, NamespaceStats, NodeStats};
 pub(crate) use tier::Waiting;

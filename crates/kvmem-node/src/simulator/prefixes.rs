@@ -7,7 +7,8 @@
 //!
 //! 1. The index has no damaged entry, and the invariants of the node hold.
 //! 2. A value is one that could be found before the step or after it, or that the step has
-//!    committed. A value of both is found, also if it moves in the step.
+//!    committed. A value of both is found, also if it moves in the step. In the last step of a
+//!    server, one that is evicted may come back from the tier, and is not found meanwhile.
 //! 3. Of a batch that the step has committed, all values are found or none.
 //! 4. A session whose client lives has the grants that it had before the step and has after it.
 //! 5. With all clients gone, nothing is in use but the values.
@@ -15,15 +16,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::format::{ENTRIES_AT, ENTRY_BYTES, MAX_SESSIONS};
-use crate::node::{FoundValues, Granting, Node, NodeMemory, NodeOptions};
+use crate::node::{FoundValue, FoundValues, Granting, Node, NodeMemory, NodeOptions};
 use crate::test_stores::{Effect, effects_of};
 
 /// What can be seen of a node between two steps.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     pub(super) values: FoundValues,
-    /// The first word of each value, which names it.
-    names: BTreeMap<(u16, Vec<u8>), u64>,
+    /// The first word of each value, which names it, and the address of its end.
+    named: BTreeMap<(u16, Vec<u8>), (u64, usize)>,
     pub(super) granting: Vec<Granting>,
     pub(super) batches: u64,
 }
@@ -31,9 +32,26 @@ pub(super) struct Seen {
 impl Seen {
     pub(super) fn of(node: &Node) -> Seen {
         let values = node.found_values();
-        let names = values.iter().map(|(key, it)| (key.clone(), node.first_word(it.offset)));
-        let names = names.collect();
-        Seen { values, names, granting: node.granting(true), batches: node.batches() }
+        let memory = node.memory.bytes.base().as_ptr().addr();
+        let named =
+            |it: &FoundValue| (node.first_word(it.offset), memory + (it.offset + it.len) as usize);
+        let named = values.iter().map(|(key, it)| (key.clone(), named(it))).collect();
+        Seen { values, named, granting: node.granting(true), batches: node.batches() }
+    }
+
+    /// Returns the keys of the values that have moved in the step from `before` to this: the last
+    /// bytes of each were copied to its new place.
+    fn moved(&self, before: &Seen, effects: &[Effect]) -> Vec<&(u16, Vec<u8>)> {
+        let end = |effect: &Effect| match effect {
+            Effect::Memory { address, before } => Some(address + before.len()),
+            _ => None,
+        };
+        let copied: BTreeSet<usize> = effects.iter().filter_map(end).collect();
+        let is_moved = |(key, (name, end)): &(&(u16, Vec<u8>), &(u64, usize))| {
+            let same = before.named.get(*key).is_some_and(|(of, _)| of == name);
+            same && before.values.get(*key) != self.values.get(*key) && copied.contains(end)
+        };
+        self.named.iter().filter(is_moved).map(|(key, _)| key).collect()
     }
 }
 
@@ -119,6 +137,7 @@ impl Prefixes {
         after: &Seen,
     ) -> Result<(), String> {
         let changed = self.changed_users(effects);
+        let moved = after.moved(before, effects);
         let mut last = 0;
         for (index, effect) in effects.iter().enumerate() {
             let is_first = last == 0;
@@ -128,13 +147,13 @@ impl Prefixes {
                 if !is_first && effect.changes_nothing() {
                     continue;
                 }
-                self.recover(before, after, &changed, false).map_err(|error| {
+                self.recover(before, after, &changed, &moved, false).map_err(|error| {
                     format!("after {last} of {} effects: {error}", effects.len())
                 })?;
             }
         }
         if last > 0 {
-            self.recover(before, after, &changed, true)
+            self.recover(before, after, &changed, &moved, true)
                 .map_err(|error| format!("with all clients gone: {error}"))?;
         }
         Ok(())
@@ -187,6 +206,7 @@ impl Prefixes {
         before: &Seen,
         after: &Seen,
         changed: &BTreeSet<u32>,
+        moved: &[&(u16, Vec<u8>)],
         all_gone: bool,
     ) -> Result<(), String> {
         let align = self.options.align;
@@ -205,8 +225,7 @@ impl Prefixes {
             if let Some((key, _)) = stays.clone().find(|(key, it)| values.get(*key) != Some(it)) {
                 return Err(format!("the value of {key:?} is lost"));
             }
-            let moves = before.names.iter().filter(|(key, it)| after.names.get(*key) == Some(it));
-            if let Some((key, _)) = moves.clone().find(|(key, _)| !values.contains_key(*key)) {
+            if let Some(key) = moved.iter().find(|key| !values.contains_key(**key)) {
                 return Err(format!("the value of {key:?} is lost while it moves"));
             }
             let came = after.values.iter().filter(|(_, it)| it.batch >= before.batches);
