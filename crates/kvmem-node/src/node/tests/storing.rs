@@ -185,6 +185,21 @@ fn the_start_of_a_stored_end_is_stored_before_it_is_evicted() {
     assert_eq!(used.stored_now(), NO_KEYS);
 }
 
+/// A reservation waited without an end for a tier that took nothing: whenever it came to the start
+/// of a chain, the tier was offered that once more.
+#[test]
+fn the_start_of_a_stored_end_is_evicted_if_the_tier_does_not_take_it() {
+    let mut used = TierNode::new(ModelTier::default());
+    used.insert_chain(&[0, 1]);
+    used.node.entry(used.slot(1)).set_clean();
+    used.tier.add(&[1], PAGE);
+    assert_eq!(used.evict(), 1);
+    used.tier.refuses.store(true, Ordering::Relaxed);
+    assert_eq!(used.node.victim(None), None);
+    assert_eq!(used.stored_now(), [0]);
+    assert_eq!(used.evict(), 0);
+}
+
 /// A value that is being stored, verified or removed becomes space later, as do grants that are
 /// being released. A pinned value does not.
 #[test]

@@ -206,7 +206,8 @@ impl Node {
             self.entry(slot).unset_tier();
             true
         } else {
-            self.locals[slot as usize].has_stored_children && self.is_to_store(slot)
+            let local = &self.locals[slot as usize];
+            local.has_stored_children && !local.store_failed && self.is_to_store(slot)
         };
         // Beside the values that are stored ahead.
         let queue = self.tier.as_ref().expect("it was just there");
