@@ -225,7 +225,7 @@ impl NodeMemory {
         let all = self.bytes.len() as u64;
         let is_apart = to >= from.end || to.saturating_add(len) <= from.start;
         assert!(from.end <= all && to.saturating_add(len) <= all && is_apart, "the node said so");
-        #[cfg(test)]
+        #[cfg(all(test, not(loom)))]
         // SAFETY: the range lies in the region, as was just checked.
         unsafe {
             crate::test_stores::note_bytes(base.add(to as usize), len as usize);
@@ -257,7 +257,7 @@ impl NodeMemory {
         if start >= end {
             return;
         }
-        #[cfg(test)]
+        #[cfg(all(test, not(loom)))]
         // SAFETY: the range lies in the region, as the kernel checks again.
         unsafe {
             let first = self.bytes.base().as_ptr().add(start as usize);

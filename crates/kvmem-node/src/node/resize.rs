@@ -38,6 +38,8 @@ use super::node::Node;
 use super::slice::Slice;
 use crate::format::{Committing, State, Word};
 
+// In tests the pieces are small, so that steps end at many more places.
+
 /// The most bytes that become resident in one step, and in one piece, if a page has fewer. The
 /// kernel takes 0.5 µs for 4 KiB, and 12 to 100 µs in a virtual machine whose host must find the
 /// page first.

@@ -56,8 +56,9 @@ impl Node {
     ) -> bool {
         let key = self.key_in_tier(namespace, key);
         match queue.tier.len_of(&key) {
+            Lookup::Found(_) => true,
+            Lookup::Missing => queue.tier.may_have(&key),
             Lookup::Unknown => kind != EventKind::Evicted,
-            Lookup::Found(_) | Lookup::Missing => queue.tier.may_have(&key),
         }
     }
 
